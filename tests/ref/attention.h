@@ -52,7 +52,7 @@ struct RowResult {
 
 /// Rotates the elements [rotary_begin, rotary_begin + rotary_dim) of x by the angles of position `pos`.
 inline void rotate(const Rope& rope, int head_dim, std::int64_t pos, double* x) {
-  const int n = rope.rotary_dim ? rope.rotary_dim : head_dim;
+  const int n = rope.rotary_dim ? rope.rotary_dim : head_dim - rope.rotary_begin;
   for (int i = 0; i < n / 2; ++i) {
     double freq = std::pow(rope.theta, -2.0 * i / n) / rope.scale;
     if (rope.llama31) {
