@@ -1,5 +1,6 @@
 // Inputs under which other libraries of this job have been reported to fail, one test a row, named after the row's id. Unused memory is
 // NaN and table entries past the end are wild in all of them (cases/problem.h). Merge rows are in merge_test.cc.
+// ctest: shards=2
 #include <algorithm>
 #include <numeric>
 
