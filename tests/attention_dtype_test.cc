@@ -1,4 +1,5 @@
 // Every Q, O and KV type and scale granularity against the reference on the decoded values.
+// ctest: shards=2
 #include "cases/attention.h"
 #include "cases/check.h"
 

@@ -1,5 +1,6 @@
 // Bit equality: repeats, placement of pages, order of requests, unused memory, workspace contents; and batch_invariant, where a
 // request's rows have the same bits alone or in any batch, whatever the units and workers.
+// ctest: shards=2 threads
 #include <numeric>
 
 #include "cases/attention.h"

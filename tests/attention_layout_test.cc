@@ -1,5 +1,6 @@
 // Layouts, shapes and segments against the reference: paged and ragged stores of all strides, page sizes, head dims, GQA groups, empty
 // batches, cascades, page selections, token lists, MLA; and the shapes of real serving at a small scale.
+// ctest: shards=2
 #include "cases/attention.h"
 #include "cases/check.h"
 

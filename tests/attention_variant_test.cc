@@ -1,5 +1,6 @@
 // Built-in and own variants, RoPE, transforms, sinks, LSE kinds and partial states against the reference. Built-ins are compared with
 // hand-written twins of their rules, not with their own graphs.
+// ctest: shards=2
 #include "cases/attention.h"
 #include "cases/check.h"
 
