@@ -1,4 +1,5 @@
 // Context's choices from options, environment and machine; the meaning of CPUID words, also of CPUs that are not at hand.
+// ctest: threads
 #include "girih/context.h"
 
 #include <gtest/gtest.h>
@@ -184,12 +185,12 @@ TEST(CpuFeaturesTest, FullAvx512) {
 
 TEST(CpuFeaturesTest, RegistersThatTheSystemDoesNotSaveDoNotCount) {
   cpu::CpuidWords words = cooper_lake();
-  words.xcr0 = 0x7;   // AVX state only
+  words.xcr0 = 0x7;  // AVX state only
   cpu::Features features = cpu::decode(words);
   EXPECT_TRUE(features.avx2);
   EXPECT_FALSE(features.avx3);
   EXPECT_FALSE(features.avx512_bf16);
-  words.xcr0 = 0x3;   // SSE state only
+  words.xcr0 = 0x3;  // SSE state only
   features = cpu::decode(words);
   EXPECT_FALSE(features.avx2);
   EXPECT_FALSE(features.avx3);

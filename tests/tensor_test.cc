@@ -87,7 +87,7 @@ TEST(TensorViewTest, NumelOfAHandMadeViewDoesNotWrap) {
   view.rank = 2;
   view.shape = {std::int64_t{1} << 40, std::int64_t{1} << 40};
   EXPECT_NE(message_of([&] { (void)view.numel(); }).find("64 bits"), std::string::npos);
-  view.rank = 3;   // the third extent is 0
+  view.rank = 3;  // the third extent is 0
   EXPECT_EQ(view.numel(), 0);
 }
 

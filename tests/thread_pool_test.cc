@@ -1,4 +1,5 @@
 // The worker pool: every worker once per region, exceptions, refusals, destruction. Run under TSan as well (label `threads`).
+// ctest: threads
 #include "cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ TEST(ThreadPoolTest, EachWorkerRunsOncePerRegion) {
   for (const int num_workers : {1, 2, 3, 8}) {
     ThreadPool pool(num_workers);
     ASSERT_EQ(pool.num_workers(), num_workers);
-    std::vector<int> calls(num_workers);   // plain ints: a race would be a finding of TSan
+    std::vector<int> calls(num_workers);  // plain ints: a race would be a finding of TSan
     for (int round = 1; round <= 200; ++round) {
       pool.parallel([&](int worker) { ++calls[worker]; });
       for (int worker = 0; worker < num_workers; ++worker) ASSERT_EQ(calls[worker], round) << "worker " << worker << " of " << num_workers;
@@ -70,7 +71,7 @@ TEST(ThreadPoolTest, IdleWorkersWakeUp) {
   ThreadPool pool(4);
   std::atomic<int> calls{0};
   for (int round = 0; round < 3; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));   // long enough to block
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // long enough to block
     pool.parallel([&](int) { calls.fetch_add(1); });
   }
   EXPECT_EQ(calls.load(), 12);
@@ -94,7 +95,7 @@ TEST(ThreadPoolTest, FirstExceptionByWorkerIndexArrivesAfterAllStopped) {
     try {
       pool.parallel([&](int worker) {
         done[worker] = 1;
-        if (worker == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));   // throws after worker 3 did
+        if (worker == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // throws after worker 3 did
         if (worker == 1 || worker == 3) throw std::runtime_error(std::to_string(worker));
       });
       FAIL() << "no exception";
@@ -103,7 +104,7 @@ TEST(ThreadPoolTest, FirstExceptionByWorkerIndexArrivesAfterAllStopped) {
     }
     EXPECT_EQ(done, (std::vector<int>{1, 1, 1, 1}));
   }
-  pool.parallel([&](int worker) { done[worker] = 2; });   // and the pool still works
+  pool.parallel([&](int worker) { done[worker] = 2; });  // and the pool still works
   EXPECT_EQ(done, (std::vector<int>{2, 2, 2, 2}));
 }
 

@@ -37,7 +37,8 @@ CpuTarget choose_target(const ContextOptions& options, const Env& env) {
 
 void check_device(const Device& device) {
   if (device.kind != DeviceKind::cpu) {
-    fail(Code::unsupported, "context", "device.kind={}; this build has the CPU backend only (device.kind 0)", static_cast<int>(device.kind));
+    fail(Code::unsupported, "context", "device.kind={}; this build has the CPU backend only (device.kind 0)",
+         static_cast<int>(device.kind));
   }
   if (device.index != 0) fail(Code::invalid_argument, "context", "device.index={}; the CPU is device 0", device.index);
 }

@@ -14,7 +14,7 @@ constexpr const char* kNumThreads = "GIRIH_NUM_THREADS";
 constexpr const char* kCpuTarget = "GIRIH_CPU_TARGET";
 
 std::optional<std::string> get(const char* name) {
-  const char* value = std::getenv(name);   // NOLINT(concurrency-mt-unsafe): the library never sets the environment
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): the library never sets the environment
   if (value == nullptr || *value == '\0') return std::nullopt;
   return std::string(value);
 }

@@ -14,8 +14,8 @@ namespace girih {
 inline constexpr int kMaxWorkers = 4096;
 
 struct Env {
-  std::optional<int> num_threads;          // GIRIH_NUM_THREADS: workers where ContextOptions::num_workers is 0
-  std::optional<CpuTarget> cpu_target;     // GIRIH_CPU_TARGET: the target where ContextOptions::target is best
+  std::optional<int> num_threads;       // GIRIH_NUM_THREADS: workers where ContextOptions::num_workers is 0
+  std::optional<CpuTarget> cpu_target;  // GIRIH_CPU_TARGET: the target where ContextOptions::target is best
 };
 
 /// Throws invalid_argument naming the variable where a value is malformed. An empty value counts as not set.
@@ -24,7 +24,7 @@ Env read_env();
 struct EnvVariable {
   std::string_view name;
   std::string_view meaning;
-  std::optional<std::string> value;        // as it is, not checked
+  std::optional<std::string> value;  // as it is, not checked
 };
 /// For `girih info`.
 std::vector<EnvVariable> env_variables();

@@ -16,16 +16,16 @@ struct CpuidWords {
   std::uint32_t leaf7_ebx = 0;
   std::uint32_t leaf7_ecx = 0;
   std::uint32_t leaf7_edx = 0;
-  std::uint32_t leaf7_1_eax = 0;   // leaf 7, subleaf 1
-  std::uint32_t extended1_ecx = 0; // leaf 0x80000001
-  std::uint64_t xcr0 = 0;          // register state that the system saves
+  std::uint32_t leaf7_1_eax = 0;    // leaf 7, subleaf 1
+  std::uint32_t extended1_ecx = 0;  // leaf 0x80000001
+  std::uint64_t xcr0 = 0;           // register state that the system saves
 };
 
 struct Features {
-  bool avx2 = false;               // all that code compiled for Highway's AVX2 target may use: also FMA, F16C, BMI, BMI2, AES, CLMUL
-  bool avx3 = false;               // likewise for Highway's AVX3 target: avx2, and AVX-512 F, BW, CD, DQ, VL
-  bool avx512_bf16 = false;        // with avx3
-  bool avx512_vnni = false;        // with avx3
+  bool avx2 = false;         // all that code compiled for Highway's AVX2 target may use: also FMA, F16C, BMI, BMI2, AES, CLMUL
+  bool avx3 = false;         // likewise for Highway's AVX3 target: avx2, and AVX-512 F, BW, CD, DQ, VL
+  bool avx512_bf16 = false;  // with avx3
+  bool avx512_vnni = false;  // with avx3
   bool neon = false;
   std::vector<std::string> names;  // every feature found, by the names of /proc/cpuinfo
 };

@@ -20,7 +20,7 @@
 namespace girih::cpu {
 namespace {
 
-constexpr int kSpins = 2000;               // 20 to 80 us of pauses, by CPU
+constexpr int kSpins = 2000;  // 20 to 80 us of pauses, by CPU
 constexpr std::size_t kCacheLine = 64;
 
 void pause() {
