@@ -134,16 +134,11 @@ double expected_scale(const KvPlane& plane, const TensorView& source, std::int64
     if (std::isfinite(x)) most = std::max(most, x);
   }
   switch (plane.dtype) {
-    case DType::e4m3:
-      return most == 0 ? global : most / 448;
-    case DType::e5m2:
-      return most == 0 ? global : most / 57344;
-    case DType::i8:
-      return most == 0 ? global : most / 127;
-    case DType::nvfp4:
-      return global * ref::nearest_value(DType::e4m3, static_cast<double>(static_cast<float>(most / 6 / global)));
-    default:
-      return most == 0 ? global : global * std::exp2(std::floor(std::log2(most / global)) - 2);
+    case DType::e4m3: return most == 0 ? global : most / 448;
+    case DType::e5m2: return most == 0 ? global : most / 57344;
+    case DType::i8: return most == 0 ? global : most / 127;
+    case DType::nvfp4: return global * ref::nearest_value(DType::e4m3, static_cast<double>(static_cast<float>(most / 6 / global)));
+    default: return most == 0 ? global : global * std::exp2(std::floor(std::log2(most / global)) - 2);
   }
 }
 

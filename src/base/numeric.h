@@ -224,24 +224,15 @@ constexpr int scale_block(DType t) { return t == DType::nvfp4 ? 16 : (t == DType
 template <typename F>
 constexpr decltype(auto) with_format(DType t, F&& f) {
   switch (t) {
-    case DType::f32:
-      return f.template operator()<DType::f32>();
-    case DType::f16:
-      return f.template operator()<DType::f16>();
-    case DType::bf16:
-      return f.template operator()<DType::bf16>();
-    case DType::e4m3:
-      return f.template operator()<DType::e4m3>();
-    case DType::e5m2:
-      return f.template operator()<DType::e5m2>();
-    case DType::i8:
-      return f.template operator()<DType::i8>();
-    case DType::nvfp4:
-      return f.template operator()<DType::nvfp4>();
-    case DType::mxfp4:
-      return f.template operator()<DType::mxfp4>();
-    default:
-      bug("type {} has no number format", static_cast<int>(t));
+    case DType::f32: return f.template operator()<DType::f32>();
+    case DType::f16: return f.template operator()<DType::f16>();
+    case DType::bf16: return f.template operator()<DType::bf16>();
+    case DType::e4m3: return f.template operator()<DType::e4m3>();
+    case DType::e5m2: return f.template operator()<DType::e5m2>();
+    case DType::i8: return f.template operator()<DType::i8>();
+    case DType::nvfp4: return f.template operator()<DType::nvfp4>();
+    case DType::mxfp4: return f.template operator()<DType::mxfp4>();
+    default: bug("type {} has no number format", static_cast<int>(t));
   }
 }
 
@@ -257,21 +248,14 @@ constexpr std::uint32_t encode(DType t, float x) {
 /// The largest finite value of a type that saturates when written, e.g. 448 for e4m3; f32's own maximum etc. for the others.
 constexpr float largest(DType t) {
   switch (t) {
-    case DType::e4m3:
-      return kMaxE4m3;
-    case DType::e5m2:
-      return kMaxE5m2;
-    case DType::i8:
-      return kMaxI8;
+    case DType::e4m3: return kMaxE4m3;
+    case DType::e5m2: return kMaxE5m2;
+    case DType::i8: return kMaxI8;
     case DType::nvfp4:
-    case DType::mxfp4:
-      return kMaxE2m1;
-    case DType::f16:
-      return 65504.0F;
-    case DType::bf16:
-      return decode_bf16(0x7f7f);
-    default:
-      return std::bit_cast<float>(0x7f7fffffU);
+    case DType::mxfp4: return kMaxE2m1;
+    case DType::f16: return 65504.0F;
+    case DType::bf16: return decode_bf16(0x7f7f);
+    default: return std::bit_cast<float>(0x7f7fffffU);
   }
 }
 

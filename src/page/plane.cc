@@ -11,16 +11,11 @@ namespace {
 
 std::string_view name_of(ScaleGranularity g) {
   switch (g) {
-    case ScaleGranularity::none:
-      return "none";
-    case ScaleGranularity::tensor:
-      return "tensor";
-    case ScaleGranularity::head:
-      return "head";
-    case ScaleGranularity::token_head:
-      return "token_head";
-    case ScaleGranularity::block:
-      return "block";
+    case ScaleGranularity::none: return "none";
+    case ScaleGranularity::tensor: return "tensor";
+    case ScaleGranularity::head: return "head";
+    case ScaleGranularity::token_head: return "token_head";
+    case ScaleGranularity::block: return "block";
   }
   return "invalid";
 }

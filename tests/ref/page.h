@@ -27,16 +27,12 @@ inline double scale_of(const KvStore& store, const KvPlane& plane, std::int64_t 
   const double global = static_cast<double>(scales.global_scale);
   const auto* base = static_cast<const unsigned char*>(scales.data);
   switch (scales.granularity) {
-    case ScaleGranularity::none:
-      return 1.0;
-    case ScaleGranularity::tensor:
-      return global * static_cast<double>(load_element(DType::f32, base, 0));
-    case ScaleGranularity::head:
-      return global * static_cast<double>(load_element(DType::f32, base + head * scales.head_byte_stride, 0));
+    case ScaleGranularity::none: return 1.0;
+    case ScaleGranularity::tensor: return global * static_cast<double>(load_element(DType::f32, base, 0));
+    case ScaleGranularity::head: return global * static_cast<double>(load_element(DType::f32, base + head * scales.head_byte_stride, 0));
     case ScaleGranularity::token_head:
       return global * static_cast<double>(load_element(DType::f32, row_address(store, scales, page, token, head), 0));
-    case ScaleGranularity::block:
-      break;
+    case ScaleGranularity::block: break;
   }
   const std::uint8_t code = row_address(store, scales, page, token, head)[dim / (plane.dtype == DType::nvfp4 ? 16 : 32)];
   return global * static_cast<double>(plane.dtype == DType::nvfp4 ? decode_e4m3(code) : decode_e8m0(code));
