@@ -11,6 +11,7 @@
 #include "page/quantize.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -42,10 +43,10 @@ void move_row(const char* source, std::int64_t source_byte_stride, std::int64_t 
 
 /// The largest finite |x|; 0 where there is none. Compares bits: f32 magnitudes order as integers.
 float largest_finite(const float* row, std::int64_t dim) {
-  std::uint32_t largest_bits = 0;
+  std::int32_t largest_bits = 0;  // signed: SSE2 compares only such
   for (std::int64_t d = 0; d < dim; ++d) {
-    const std::uint32_t b = std::bit_cast<std::uint32_t>(row[d]) & 0x7fffffffU;
-    largest_bits = std::max(largest_bits, b < 0x7f800000U ? b : 0U);
+    const std::int32_t b = std::bit_cast<std::int32_t>(row[d]) & 0x7fffffff;
+    largest_bits = std::max(largest_bits, b < 0x7f800000 ? b : 0);
   }
   return std::bit_cast<float>(largest_bits);
 }
@@ -81,10 +82,11 @@ void store_row_scaled(const float* row, std::int64_t dim, float global, char* ou
 
 /// Packs codes of a block that starts at an even element; an odd end leaves the high nibble 0.
 void store_e2m1(const float* block, std::int64_t count, float scale, std::uint8_t* out) {
+  std::array<std::uint8_t, 32> codes{};
+  for (std::int64_t d = 0; d < count; ++d) codes[static_cast<std::size_t>(d)] = encode_e2m1(block[d] / scale);
   for (std::int64_t d = 0; d < count; d += 2) {
-    const std::uint8_t low = encode_e2m1(block[d] / scale);
-    const std::uint8_t high = d + 1 < count ? encode_e2m1(block[d + 1] / scale) : std::uint8_t{0};
-    out[d / 2] = static_cast<std::uint8_t>(low | (high << 4));
+    const auto at = static_cast<std::size_t>(d);
+    out[d / 2] = static_cast<std::uint8_t>(codes[at] | (codes[at + 1] << 4));
   }
 }
 
