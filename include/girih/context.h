@@ -25,7 +25,7 @@ struct ContextOptions {
   Device device{};
   int num_workers = 0;                    ///< CPU worker threads including the caller; 0 = the CPUs this process may use
   CpuTarget target = CpuTarget::best;     ///< refused (unsupported) where this CPU lacks it
-  LogFn log;                              ///< called for what a user should know; empty = silent
+  LogFn log{};                            ///< called for what a user should know; empty = silent
 };
 
 /// Facts of the CPU, as `girih info` prints them.

@@ -12,12 +12,14 @@
 
 namespace girih::attention {
 
+class RopeTable;
+
 /// Byte offsets of the workspace's regions. Partial states: o f32 [rows, part_stride], then m and l f32 [rows, 2] (m is the running
 /// maximum in base-2 units, l the sum of exp2(s - m); without softmax only o counts).
 struct WorkspaceOffsets {
   std::int64_t part_o = 0;
   std::int64_t part_ml = 0;
-  std::int64_t unit_scratch = 0;   // [num_units, unit_scratch_bytes]
+  std::int64_t unit_scratch = 0;   // [scratch_slots, unit_scratch_bytes]
   std::int64_t total = 0;
 };
 
@@ -32,9 +34,10 @@ struct ScheduleState {
   Tune tune;
   variant::Program program;
   std::int64_t max_part_rows = 0;  // for the worst batch within the limits
-  std::int64_t unit_scratch_bytes = 0;
+  std::int64_t unit_scratch_bytes = 0;   // a worker's; a multiple of 64
+  int scratch_slots = 0;           // workers that run at once: min(num_units, the context's workers)
   CpuTarget cpu_target = CpuTarget::scalar;
-  std::shared_ptr<const void> backend;   // what the backend prepared (CPU: RoPE tables)
+  std::shared_ptr<const RopeTable> rope;   // CPU backend, where the variant has RoPE
   std::vector<WorkspaceRegion> layout;
   std::int64_t workspace_bytes = 0;
 };

@@ -20,7 +20,8 @@ class ThreadPool {
   /// worker index) after all workers have stopped. Not reentrant.
   template <typename F>
   void parallel(F&& f) {
-    run([](void* context, int worker) { (*static_cast<std::remove_reference_t<F>*>(context))(worker); }, &f);
+    run([](void* context, int worker) { (*static_cast<std::remove_reference_t<F>*>(context))(worker); },
+        const_cast<void*>(static_cast<const void*>(&f)));
   }
 
  private:

@@ -1,0 +1,35 @@
+# Finds every dependency on the system and, where some are missing, stops once with a list of all of them and how to get them.
+set(GIRIH_MISSING "")
+
+# Sets VAR to the directory that holds HEADER.
+macro(girih_find_header var header package)
+  find_path(${var} ${header})
+  if(NOT ${var})
+    list(APPEND GIRIH_MISSING ${package})
+    string(APPEND GIRIH_MISSING_TEXT "  ${header} (Debian and Ubuntu: ${package})\n")
+  endif()
+  mark_as_advanced(${var})
+endmacro()
+
+set(GIRIH_MISSING_TEXT "")
+find_package(Threads REQUIRED)
+girih_find_header(HWY_INCLUDE_DIR hwy/highway.h libhwy-dev)
+girih_find_header(FMT_INCLUDE_DIR fmt/format.h libfmt-dev)
+girih_find_header(XXHASH_INCLUDE_DIR xxhash.h libxxhash-dev)
+if(GIRIH_BUILD_TOOLS)
+  girih_find_header(CLI11_INCLUDE_DIR CLI/CLI.hpp libcli11-dev)
+  girih_find_header(NLOHMANN_JSON_INCLUDE_DIR nlohmann/json.hpp nlohmann-json3-dev)
+endif()
+if(GIRIH_BUILD_TESTS)
+  find_package(GTest QUIET)
+  if(NOT GTest_FOUND)
+    list(APPEND GIRIH_MISSING libgtest-dev)
+    string(APPEND GIRIH_MISSING_TEXT "  GoogleTest (Debian and Ubuntu: libgtest-dev)\n")
+  endif()
+endif()
+
+if(GIRIH_MISSING)
+  list(JOIN GIRIH_MISSING " " GIRIH_MISSING_PACKAGES)
+  message(FATAL_ERROR "girih needs what this system lacks:\n${GIRIH_MISSING_TEXT}"
+    "Run script/setup, or: apt-get install ${GIRIH_MISSING_PACKAGES}")
+endif()

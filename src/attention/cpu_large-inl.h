@@ -1,0 +1,207 @@
+// The large tile class (prefill, append, MLA): up to about two hundred query rows against blocks of keys as two small matrix products.
+// Everything is laid out so that nothing needs a transpose: queries are stored transposed once per tile, so scores come out as
+// S^T [keys, rows]; softmax then runs down columns (lanes are rows: no horizontal operation), and S^T is just the layout in which the
+// second product O += P V reads P. K rows enter as broadcast scalars and V rows as vectors, both as they lie.
+#if defined(GIRIH_ATTENTION_CPU_LARGE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GIRIH_ATTENTION_CPU_LARGE_INL_H_
+#undef GIRIH_ATTENTION_CPU_LARGE_INL_H_
+#else
+#define GIRIH_ATTENTION_CPU_LARGE_INL_H_
+#endif
+
+#include "attention/cpu_state-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace girih::attention {
+namespace HWY_NAMESPACE {
+
+/// C = A B (+ scale[row] * C). B and C are row-major; element (i, k) of A is a[i * a_row + k * a_k].
+struct Product {
+  const float* a;
+  std::int64_t a_row, a_k;
+  const float* b;
+  std::int64_t ldb;
+  float* c;
+  std::int64_t ldc;
+  const float* c_scale;   // [rows] if accumulating
+  int rows, columns, depth;   // columns: a multiple of kLanes
+};
+
+/// kRows x kColumns vectors of C in registers, over the whole depth.
+template <int kRows, int kColumns, bool kAccumulate>
+HWY_INLINE void product_block(const Product& p, int row, int column) {
+  VF sum[kRows][kColumns];
+  float* c = p.c + row * p.ldc + column;
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kColumns; ++j) {
+      if constexpr (kAccumulate) {
+        sum[r][j] = hn::Mul(hn::LoadU(df, c + r * p.ldc + j * kLanes), hn::Set(df, p.c_scale[row + r]));
+      } else {
+        sum[r][j] = hn::Zero(df);
+      }
+    }
+  }
+  const float* a = p.a + row * p.a_row;
+  const float* b = p.b + column;
+  for (int k = 0; k < p.depth; ++k) {
+    VF v[kColumns];
+    for (int j = 0; j < kColumns; ++j) v[j] = hn::LoadU(df, b + j * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const VF s = hn::Set(df, a[r * p.a_row]);
+      for (int j = 0; j < kColumns; ++j) sum[r][j] = hn::MulAdd(s, v[j], sum[r][j]);
+    }
+    a += p.a_k;
+    b += p.ldb;
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kColumns; ++j) hn::StoreU(sum[r][j], df, c + r * p.ldc + j * kLanes);
+  }
+}
+
+inline constexpr int kProductRows = kLanes == 4 ? 4 : 6;
+inline constexpr int kProductColumns = kLanes == 16 ? 4 : 2;   // 24 or 12 sums of 32 or 16 registers
+
+template <int kColumns, bool kAccumulate>
+HWY_INLINE void product_panel(const Product& p, int column) {
+  int row = 0;
+  for (; row + kProductRows <= p.rows; row += kProductRows) product_block<kProductRows, kColumns, kAccumulate>(p, row, column);
+  switch (p.rows - row) {
+    case 5: if constexpr (kProductRows > 5) product_block<5, kColumns, kAccumulate>(p, row, column); break;
+    case 4: if constexpr (kProductRows > 4) product_block<4, kColumns, kAccumulate>(p, row, column); break;
+    case 3: product_block<3, kColumns, kAccumulate>(p, row, column); break;
+    case 2: product_block<2, kColumns, kAccumulate>(p, row, column); break;
+    case 1: product_block<1, kColumns, kAccumulate>(p, row, column); break;
+    default: break;
+  }
+}
+
+/// The panel of columns is the outer loop: its part of B stays in L1 while the rows pass.
+template <bool kAccumulate>
+void product(const Product& p) {
+  int column = 0;
+  for (; column + kProductColumns * kLanes <= p.columns; column += kProductColumns * kLanes) {
+    product_panel<kProductColumns, kAccumulate>(p, column);
+  }
+  if constexpr (kProductColumns > 2) {
+    for (; column + 2 * kLanes <= p.columns; column += 2 * kLanes) product_panel<2, kAccumulate>(p, column);
+  }
+  for (; column < p.columns; column += kLanes) product_panel<1, kAccumulate>(p, column);
+}
+
+/// Masks of the block as bytes [n, ldr] in the scores' layout. Rows of one token share theirs unless the mask reads the head.
+void large_masks(Tile& t, int n) {
+  const variant::Program& program = t.schedule->program;
+  const bool by_head = program.mask.uses(variant::Var::q_head);
+  alignas(64) std::uint8_t row_mask[variant::kMaxLanes];
+  for (int r = 0; r < t.num_rows; ++r) {
+    if (r == 0 || by_head || t.rows[r].q_row != t.rows[r - 1].q_row) {
+      hv::evaluate_mask(program, t.run->params, t.rows[r], t.kv_pos, n, row_mask, t.eval);
+    }
+    std::uint8_t* out = t.visible + r;
+    for (int i = 0; i < n; ++i) out[static_cast<std::int64_t>(i) * t.ldr] = row_mask[i];
+  }
+  for (int i = 0; i < n; ++i) {
+    for (int r = t.num_rows; r < t.ldr; ++r) t.visible[static_cast<std::int64_t>(i) * t.ldr + r] = 0;
+  }
+}
+
+/// Applies the logits hook to S^T [n, ldr] by way of a row-major copy.
+void large_logits(Tile& t, int n) {
+  const variant::Program& program = t.schedule->program;
+  const int ldp = t.shape.kv_block;
+  constexpr int kStrip = 16;   // rows at once, so that both sides of the transpose stay in cache
+  for (int begin = 0; begin < t.num_rows; begin += kStrip) {
+    const int end = min_int(begin + kStrip, t.num_rows);
+    for (int i = 0; i < n; ++i) {
+      const float* from = t.scores + static_cast<std::int64_t>(i) * t.ldr;
+      for (int r = begin; r < end; ++r) t.probs[(r - begin) * ldp + i] = from[r];
+    }
+    for (int r = begin; r < end; ++r) {
+      hv::evaluate_logits(program, t.run->params, t.rows[r], t.kv_pos, n, t.probs + (r - begin) * ldp, t.eval);
+    }
+    for (int i = 0; i < n; ++i) {
+      float* to = t.scores + static_cast<std::int64_t>(i) * t.ldr;
+      for (int r = begin; r < end; ++r) to[r] = t.probs[(r - begin) * ldp + i];
+    }
+  }
+}
+
+/// Softmax step over the block, a vector of rows at a time: S^T becomes P^T, m, l and corr are updated.
+template <bool kMasked>
+void large_softmax(Tile& t, int n, float* m, float* l) {
+  const VF neg_inf = hn::Set(df, kNegInf);
+  const VF mult = hn::Set(df, t.schedule->program.logits.empty() ? 1.0F : kLog2e);
+  const bool scaled = !t.schedule->program.logits.empty();
+  for (int r = 0; r < t.ldr; r += kLanes) {
+    float* s = t.scores + r;
+    VF top = neg_inf;
+    for (int i = 0; i < n; ++i) {
+      VF x = hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr);
+      if (scaled) x = hn::Mul(x, mult);
+      if constexpr (kMasked) x = hn::IfThenElse(load_byte_mask(t.visible + static_cast<std::int64_t>(i) * t.ldr + r), x, neg_inf);
+      if (kMasked || scaled) hn::StoreU(x, df, s + static_cast<std::int64_t>(i) * t.ldr);
+      top = hn::Max(top, x);
+    }
+    const VF old_m = hn::LoadU(df, m + r);
+    const VF new_m = hn::IfThenElse(hn::Gt(top, old_m), top, old_m);
+    const VF base = hn::IfThenElse(hn::Eq(new_m, neg_inf), hn::Zero(df), new_m);
+    const VF corr = exp2(hn::Sub(old_m, base));
+    VF sum = hn::Mul(hn::LoadU(df, l + r), corr);
+    for (int i = 0; i < n; ++i) {
+      const VF p = exp2(hn::Sub(hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr), base));
+      sum = hn::Add(sum, p);
+      hn::StoreU(p, df, s + static_cast<std::int64_t>(i) * t.ldr);
+    }
+    hn::StoreU(sum, df, l + r);
+    hn::StoreU(new_m, df, m + r);
+    hn::StoreU(corr, df, t.corr + r);
+  }
+}
+
+/// Attention without softmax: hidden weights become 0, nothing is rescaled.
+void large_plain(Tile& t, int n, bool masked) {
+  for (int r = 0; r < t.ldr; r += kLanes) {
+    hn::StoreU(hn::Set(df, 1.0F), df, t.corr + r);
+    for (int i = 0; masked && i < n; ++i) {
+      float* s = t.scores + static_cast<std::int64_t>(i) * t.ldr + r;
+      hn::StoreU(hn::IfThenElseZero(load_byte_mask(t.visible + static_cast<std::int64_t>(i) * t.ldr + r), hn::LoadU(df, s)), df, s);
+    }
+  }
+}
+
+/// One block of keys [begin, begin + n) into the state (m, l, o).
+void large_block(Tile& t, std::int64_t begin, int n, bool masked, float* m, float* l, float* o) {
+  const variant::Program& program = t.schedule->program;
+  locate_keys(t, begin, n);
+  stage_k(t, n);
+  product<false>({.a = t.k, .a_row = t.shape.ldk, .a_k = 1, .b = t.q, .ldb = t.ldr, .c = t.scores, .ldc = t.ldr, .c_scale = nullptr,
+                  .rows = n, .columns = t.ldr, .depth = t.shape.dqk});
+  if (!program.logits.empty()) large_logits(t, n);
+  if (masked) large_masks(t, n);
+  if (!program.softmax) {
+    large_plain(t, n, masked);
+  } else if (masked) {
+    large_softmax<true>(t, n, m, l);
+  } else {
+    large_softmax<false>(t, n, m, l);
+  }
+  if (!t.v_in_k) stage_v(t, n);
+  product<true>({.a = t.scores, .a_row = 1, .a_k = t.ldr, .b = t.v_in_k ? t.k : t.v, .ldb = t.v_in_k ? t.shape.ldk : t.shape.ldv, .c = o,
+                 .ldc = t.shape.ldv, .c_scale = t.corr, .rows = t.num_rows, .columns = t.shape.ldv, .depth = n});
+}
+
+/// Queries transposed: t.q [dqk, ldr].
+void large_load_queries(Tile& t) {
+  float* row = t.k;   // free until the first block
+  for (int i = 0; i < t.ldr; ++i) {
+    float* column = t.q + i;
+    if (i < t.num_rows) load_query_row(t, i, row);
+    for (int d = 0; d < t.shape.dqk; ++d) column[static_cast<std::int64_t>(d) * t.ldr] = i < t.num_rows ? row[d] : 0.0F;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace girih::attention
+HWY_AFTER_NAMESPACE();
+
+#endif  // GIRIH_ATTENTION_CPU_LARGE_INL_H_

@@ -1,0 +1,135 @@
+// Vector pieces of the CPU attention kernels: element types as loads that widen to f32, exp2, and sums of four accumulators at once.
+#if defined(GIRIH_ATTENTION_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GIRIH_ATTENTION_CPU_MATH_INL_H_
+#undef GIRIH_ATTENTION_CPU_MATH_INL_H_
+#else
+#define GIRIH_ATTENTION_CPU_MATH_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace girih::attention {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using DF = hn::ScalableTag<float>;
+using VF = hn::Vec<DF>;
+using DI = hn::RebindToSigned<DF>;
+inline constexpr DF df;
+inline constexpr DI di;
+inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
+inline constexpr float kNegInf = -__builtin_inff();
+inline constexpr float kLog2e = 1.44269504088896340736F;
+inline constexpr float kLn2 = 0.69314718055994530942F;
+
+// Element types that a vector load widens: `load` reads kLanes consecutive elements.
+struct LoadF32 {
+  static constexpr int kBytes = 4;
+  static HWY_INLINE VF load(const std::byte* p) { return hn::LoadU(df, reinterpret_cast<const float*>(p)); }
+};
+struct LoadBf16 {
+  static constexpr int kBytes = 2;
+  static HWY_INLINE VF load(const std::byte* p) {
+    const hn::Rebind<std::uint16_t, DF> d16;
+    const hn::RebindToUnsigned<DF> du;
+    return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)))));
+  }
+};
+struct LoadF16 {
+  static constexpr int kBytes = 2;
+  static HWY_INLINE VF load(const std::byte* p) {
+    const hn::Rebind<std::uint16_t, DF> d16;
+    const hn::Rebind<hwy::float16_t, DF> dh;
+    return hn::PromoteTo(df, hn::BitCast(dh, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p))));
+  }
+};
+struct LoadI8 {
+  static constexpr int kBytes = 1;
+  static HWY_INLINE VF load(const std::byte* p) {
+    const hn::Rebind<std::int8_t, DF> d8;
+    return hn::ConvertTo(df, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(p))));
+  }
+};
+// fp8: sign and magnitude bits are moved to their f32 places and the exponent bias corrected by an exact multiplication, which also
+// makes subnormals right; the codes above the largest finite one are put in by a select.
+template <int kMantissaBits, int kBias, int kFirstSpecial, int kInfinity>
+struct LoadFp8 {
+  static constexpr int kBytes = 1;
+  static HWY_INLINE VF load(const std::byte* p) {
+    const hn::Rebind<std::uint8_t, DF> d8;
+    const auto code = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(p)));
+    const auto magnitude = hn::And(code, hn::Set(di, 0x7f));
+    const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(di, 0x80)));
+    const VF rebias = hn::BitCast(df, hn::Set(di, (127 + 127 - kBias) << 23));
+    VF value = hn::Mul(hn::BitCast(df, hn::ShiftLeft<23 - kMantissaBits>(magnitude)), rebias);
+    const VF special = hn::IfThenElse(hn::RebindMask(df, hn::Eq(magnitude, hn::Set(di, kInfinity))), hn::Set(df, __builtin_inff()),
+                                      hn::Set(df, __builtin_nanf("")));
+    value = hn::IfThenElse(hn::RebindMask(df, hn::Gt(magnitude, hn::Set(di, kFirstSpecial - 1))), special, value);
+    return hn::BitCast(df, hn::Or(hn::BitCast(di, value), sign));
+  }
+};
+using LoadE4m3 = LoadFp8<3, 7, 0x7f, 0xff>;   // no infinity; 0x7f is NaN
+using LoadE5m2 = LoadFp8<2, 15, 0x7c, 0x7c>;
+
+/// 2^x. Relative error below 2e-7; 0 below 2^-126 (subnormal results are flushed); NaN stays NaN; x must not exceed 127.
+HWY_INLINE VF exp2(VF x) {
+  const VF low = hn::Set(df, -127.0F);
+  x = hn::IfThenElse(hn::Lt(x, low), low, x);
+  const VF n = hn::Round(x);
+  const VF f = hn::Sub(x, n);
+  VF p = hn::Set(df, 1.540353039338161e-4F);   // ln2^k / k!, k = 6 .. 0
+  p = hn::MulAdd(p, f, hn::Set(df, 1.333355814642844e-3F));
+  p = hn::MulAdd(p, f, hn::Set(df, 9.618129107628477e-3F));
+  p = hn::MulAdd(p, f, hn::Set(df, 5.550410866482158e-2F));
+  p = hn::MulAdd(p, f, hn::Set(df, 2.402265069591007e-1F));
+  p = hn::MulAdd(p, f, hn::Set(df, 6.931471805599453e-1F));
+  p = hn::MulAdd(p, f, hn::Set(df, 1.0F));
+  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
+  return hn::Mul(p, hn::BitCast(df, exponent));
+}
+
+/// One value through the same arithmetic as the vector form (bits equal).
+HWY_INLINE float exp2_scalar(float x) { return hn::GetLane(exp2(hn::Set(df, x))); }
+
+/// Writes the sums of four vectors to out[0..3].
+HWY_INLINE void store_four_sums(VF a, VF b, VF c, VF d, float* out) {
+  const hn::RepartitionToWide<hn::RebindToUnsigned<DF>> dw;
+  const VF ab = hn::Add(hn::InterleaveLower(df, a, b), hn::InterleaveUpper(df, a, b));
+  const VF cd = hn::Add(hn::InterleaveLower(df, c, d), hn::InterleaveUpper(df, c, d));
+  const auto wide_ab = hn::BitCast(dw, ab);
+  const auto wide_cd = hn::BitCast(dw, cd);
+  const VF sums = hn::Add(hn::BitCast(df, hn::InterleaveLower(dw, wide_ab, wide_cd)), hn::BitCast(df, hn::InterleaveUpper(dw, wide_ab, wide_cd)));
+  if constexpr (kLanes == 16) {
+    const hn::Half<DF> d8;
+    const hn::Half<decltype(d8)> d4;
+    const auto eight = hn::Add(hn::LowerHalf(d8, sums), hn::UpperHalf(d8, sums));
+    hn::StoreU(hn::Add(hn::LowerHalf(d4, eight), hn::UpperHalf(d4, eight)), d4, out);
+  } else if constexpr (kLanes == 8) {
+    const hn::Half<DF> d4;
+    hn::StoreU(hn::Add(hn::LowerHalf(d4, sums), hn::UpperHalf(d4, sums)), d4, out);
+  } else {
+    hn::StoreU(sums, df, out);
+  }
+}
+
+HWY_INLINE float sum_lanes(VF v) { return hn::GetLane(hn::SumOfLanes(df, v)); }
+HWY_INLINE float max_lanes(VF v) { return hn::GetLane(hn::MaxOfLanes(df, v)); }
+
+/// Lanes [0, kLanes) of bytes that are 0 or 1, as a mask.
+HWY_INLINE hn::Mask<DF> load_byte_mask(const std::uint8_t* p) {
+  const hn::Rebind<std::uint8_t, DF> d8;
+  const auto wide = hn::PromoteTo(di, hn::LoadU(d8, p));
+  return hn::RebindMask(df, hn::Ne(wide, hn::Zero(di)));
+}
+
+HWY_INLINE int min_int(int a, int b) { return a < b ? a : b; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace girih::attention
+HWY_AFTER_NAMESPACE();
+
+#endif  // GIRIH_ATTENTION_CPU_MATH_INL_H_

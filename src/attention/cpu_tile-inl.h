@@ -1,0 +1,397 @@
+// One tile's state and the way data comes in: the scratch pointers, the page walk, K and V rows as f32, and Q rows.
+// K and V are used where they lie (`direct`) when a vector load can widen them; otherwise a block of rows is staged as f32.
+#if defined(GIRIH_ATTENTION_CPU_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GIRIH_ATTENTION_CPU_TILE_INL_H_
+#undef GIRIH_ATTENTION_CPU_TILE_INL_H_
+#else
+#define GIRIH_ATTENTION_CPU_TILE_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "attention/cpu.h"
+#include "attention/cpu_math-inl.h"
+#include "base/numeric.h"
+#include "variant/evaluate-inl.h"
+#include "variant/evaluate.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace girih::attention {
+namespace HWY_NAMESPACE {
+namespace hv = girih::variant::HWY_NAMESPACE;
+
+using variant::RowVars;
+
+/// How one plane set (K, or V) of a segment is read for one KV head.
+struct Source {
+  const KvPlane* plane = nullptr;
+  const KvPlane* rope_plane = nullptr;   // K's second tensor
+  int dim = 0;                           // of `plane`
+  int rope_dim = 0;
+  bool direct = false;
+  bool scale_rows = false;               // scales are applied while staging
+  float factor = 1;                      // otherwise a scale common to all rows, for the caller to apply
+};
+
+struct Tile {
+  const CpuRun* run = nullptr;
+  const ScheduleState* schedule = nullptr;
+  CpuShape shape;
+
+  // Scratch (sizes: cpu.cc).
+  float* q = nullptr;          // small: [rows, ldk]; large: [dqk, ldr] (transposed)
+  float* o = nullptr;          // [rows, ldv]
+  float* chunk_o = nullptr;    // [rows, ldv]
+  float* m = nullptr;          // [rows] running maximum, base-2 units
+  float* l = nullptr;          // [rows] running sum
+  float* chunk_m = nullptr;
+  float* chunk_l = nullptr;
+  float* scores = nullptr;     // small: [rows, kv_block]; large: [kv_block, ldr]
+  float* probs = nullptr;      // large, for hooks: [rows, kv_block]
+  float* k = nullptr;          // [kv_block, ldk]
+  float* v = nullptr;          // [kv_block, ldv]
+  float* corr = nullptr;       // [rows]
+  std::int64_t* page = nullptr;
+  std::int64_t* slot = nullptr;
+  const std::byte** k_at = nullptr;
+  const std::byte** v_at = nullptr;
+  std::int64_t* kv_pos = nullptr;
+  std::int64_t* kv_rope_pos = nullptr;
+  float* k_scale = nullptr;    // per key, direct token_head
+  float* v_scale = nullptr;
+  RowVars* rows = nullptr;     // [rows]
+  std::int64_t* q_rope_pos = nullptr;
+  std::uint8_t* visible = nullptr;
+  std::byte* eval = nullptr;
+  float* cos = nullptr;
+  float* sin = nullptr;
+
+  // Of the current tile.
+  int num_rows = 0;
+  int ldr = 0;                 // rows rounded up to 16
+  int kv_head = 0;
+  const SegmentData* data = nullptr;
+  const abi::SegmentInfo* segment = nullptr;
+  const abi::KvRow* kv_row = nullptr;
+  Source k_source, v_source;
+  bool v_in_k = false;         // V rows are the leading part of the staged K rows
+  bool needs_positions = false;
+  float q_factor = 1;          // multiplies Q as it is loaded
+};
+
+HWY_INLINE void bind_scratch(const CpuRun& run, std::byte* base, Tile& t) {
+  const ScheduleState& s = *run.schedule;
+  const ScratchOffsets at = cpu_scratch(s);
+  t.run = &run;
+  t.schedule = &s;
+  t.shape = cpu_shape(s);
+  const std::int64_t rows = t.shape.max_rows;
+  const std::int64_t keys = t.shape.kv_block;
+  const auto floats = [base](std::int64_t offset) HWY_ATTR { return reinterpret_cast<float*>(base + offset); };
+  t.q = floats(at.q);
+  t.o = floats(at.o);
+  t.chunk_o = floats(at.chunk_o);
+  t.m = floats(at.state);
+  t.l = t.m + rows;
+  t.chunk_m = t.l + rows;
+  t.chunk_l = t.chunk_m + rows;
+  t.scores = floats(at.scores);
+  t.probs = floats(at.probs);
+  t.k = floats(at.k);
+  t.v = floats(at.v);
+  t.corr = floats(at.corr);
+  t.page = reinterpret_cast<std::int64_t*>(base + at.key_info);
+  t.slot = t.page + keys;
+  t.k_at = reinterpret_cast<const std::byte**>(t.slot + keys);
+  t.v_at = t.k_at + keys;
+  t.kv_pos = reinterpret_cast<std::int64_t*>(t.v_at + keys);
+  t.kv_rope_pos = t.kv_pos + keys;
+  t.k_scale = reinterpret_cast<float*>(t.kv_rope_pos + keys);
+  t.v_scale = t.k_scale + 2 * keys;
+  t.rows = reinterpret_cast<RowVars*>(base + at.row_info);
+  t.q_rope_pos = reinterpret_cast<std::int64_t*>(t.rows + rows);
+  t.visible = reinterpret_cast<std::uint8_t*>(base + at.visible);
+  t.cos = floats(at.eval);
+  t.sin = t.cos + t.shape.ldk;
+  t.eval = reinterpret_cast<std::byte*>(t.sin + t.shape.ldk);
+}
+
+// ------------------------------------------------------------------------------------------------------------------ rows
+
+/// Positions, request and head of packed rows [row_begin, row_begin + count) of a KV head.
+HWY_INLINE void describe_rows(Tile& t, std::int32_t row_begin, int count, int kv_head) {
+  const auto requests = t.run->plan->requests;
+  const int group = t.schedule->group;
+  std::int64_t token = row_begin / group;
+  int head = static_cast<int>(row_begin % group);
+  // The last request that begins at or before `token`; requests without rows share their begin with the next one.
+  std::int64_t low = 0;
+  std::int64_t high = static_cast<std::int64_t>(requests.size());
+  while (high - low > 1) {
+    const std::int64_t middle = (low + high) / 2;
+    (requests[static_cast<std::size_t>(middle)].q_begin <= token ? low : high) = middle;
+  }
+  for (int i = 0; i < count; ++i) {
+    while (token >= requests[static_cast<std::size_t>(low)].q_begin + requests[static_cast<std::size_t>(low)].q_len) ++low;
+    const abi::RequestInfo& r = requests[static_cast<std::size_t>(low)];
+    const std::int64_t q_idx = token - r.q_begin;
+    t.rows[i] = {.q_pos = r.q_pos + q_idx, .q_idx = q_idx, .q_len = r.q_len, .kv_len = r.kv_len, .request = low,
+                 .q_head = kv_head * group + head, .kv_head = kv_head, .q_row = token};
+    t.q_rope_pos[i] = r.q_rope_pos + q_idx;
+    if (++head == group) {
+      head = 0;
+      ++token;
+    }
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------------ planes
+
+HWY_INLINE float read_f32(const void* data, std::int64_t byte_offset) {
+  float value;
+  std::memcpy(&value, static_cast<const std::byte*>(data) + byte_offset, sizeof(value));
+  return value;
+}
+
+/// The scale common to all rows of a head: 1 where there is none.
+HWY_INLINE float head_scale(const KvPlane& p, int head) {
+  switch (p.scales.granularity) {
+    case ScaleGranularity::tensor: return read_f32(p.scales.data, 0) * p.scales.global_scale;
+    case ScaleGranularity::head: return read_f32(p.scales.data, head * p.scales.head_byte_stride) * p.scales.global_scale;
+    default: return 1.0F;
+  }
+}
+
+HWY_INLINE const std::byte* row_address(const KvPlane& p, std::int64_t page, std::int64_t slot, int head) {
+  return static_cast<const std::byte*>(p.data) + page * p.page_byte_stride + slot * p.token_byte_stride + head * p.head_byte_stride;
+}
+HWY_INLINE std::int64_t scale_offset(const KvScales& s, std::int64_t page, std::int64_t slot, int head) {
+  return page * s.page_byte_stride + slot * s.token_byte_stride + head * s.head_byte_stride;
+}
+HWY_INLINE float token_scale(const KvPlane& p, std::int64_t page, std::int64_t slot, int head) {
+  return read_f32(p.scales.data, scale_offset(p.scales, page, slot, head)) * p.scales.global_scale;
+}
+
+inline bool is_four_bit(DType t) { return t == DType::nvfp4 || t == DType::mxfp4; }
+
+template <class Load>
+HWY_INLINE void widen_row(const std::byte* p, int dim, float* out) {
+  int i = 0;
+  for (; i + kLanes <= dim; i += kLanes) hn::StoreU(Load::load(p + i * Load::kBytes), df, out + i);
+  if (i == dim) return;
+  std::byte tail[kLanes * Load::kBytes] = {};
+  std::memcpy(tail, p + i * Load::kBytes, static_cast<std::size_t>((dim - i) * Load::kBytes));
+  float wide[kLanes];
+  hn::StoreU(Load::load(tail), df, wide);
+  for (int j = 0; i + j < dim; ++j) out[i + j] = wide[j];
+}
+
+/// e2m1 codes, each block times its scale.
+inline void widen_four_bit_row(const KvPlane& p, const std::byte* row, const std::uint8_t* scales, int dim, float* out) {
+  static constexpr float kValues[16] = {0.F, .5F, 1.F, 1.5F, 2.F, 3.F, 4.F, 6.F, -0.F, -.5F, -1.F, -1.5F, -2.F, -3.F, -4.F, -6.F};
+  const int block = p.dtype == DType::nvfp4 ? 16 : 32;
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(row);
+  for (int begin = 0; begin < dim; begin += block) {
+    const std::uint8_t code = scales[begin / block];
+    const float scale = (p.dtype == DType::nvfp4 ? decode_e4m3(code) : decode_e8m0(code)) * p.scales.global_scale;
+    const int end = min_int(begin + block, dim);
+    for (int i = begin; i < end; ++i) out[i] = kValues[(codes[i / 2] >> (4 * (i & 1))) & 15] * scale;
+  }
+}
+
+/// One row of a plane as f32, unscaled but for 4-bit data.
+inline void widen_plane_row(const KvPlane& p, const std::byte* row, std::int64_t page, std::int64_t slot, int head, int dim, float* out) {
+  if (is_four_bit(p.dtype)) {
+    const auto* scales = static_cast<const std::uint8_t*>(p.scales.data) + scale_offset(p.scales, page, slot, head);
+    return widen_four_bit_row(p, row, scales, dim, out);
+  }
+  if (p.dim_byte_stride != 0 && p.dim_byte_stride != bits(p.dtype) / 8) {
+    for (int i = 0; i < dim; ++i) out[i] = load_element(p.dtype, row + i * p.dim_byte_stride, 0);
+    return;
+  }
+  switch (p.dtype) {
+    case DType::f32: return widen_row<LoadF32>(row, dim, out);
+    case DType::f16: return widen_row<LoadF16>(row, dim, out);
+    case DType::bf16: return widen_row<LoadBf16>(row, dim, out);
+    case DType::e4m3: return widen_row<LoadE4m3>(row, dim, out);
+    case DType::e5m2: return widen_row<LoadE5m2>(row, dim, out);
+    default: return widen_row<LoadI8>(row, dim, out);
+  }
+}
+
+HWY_INLINE bool widens_in_place(const KvPlane& p, int dim) {
+  return !is_four_bit(p.dtype) && (p.dim_byte_stride == 0 || p.dim_byte_stride == bits(p.dtype) / 8) && dim % kLanes == 0;
+}
+
+/// Decides how the tile's K and V are read, and which scales ride on Q and O instead of on every element.
+HWY_INLINE void bind_sources(Tile& t, bool small) {
+  const ScheduleState& s = *t.schedule;
+  const variant::Program& program = s.program;
+  const KvStore& store = t.data->store;
+  Source k;
+  k.plane = &store.k;
+  k.dim = s.spec.head_dim_qk - s.spec.head_dim_rope;
+  k.rope_dim = s.spec.head_dim_rope;
+  if (k.rope_dim > 0) k.rope_plane = &store.k_rope;
+  const bool k_changes = !program.key.empty() || s.rope != nullptr;
+  k.direct = small && !k_changes && k.rope_dim == 0 && widens_in_place(store.k, k.dim);
+  k.scale_rows = !program.key.empty() || k.rope_dim > 0 || (!k.direct && s.spec.k_scale == ScaleGranularity::token_head);
+  if (!k.scale_rows) k.factor = head_scale(store.k, t.kv_head);
+
+  Source v;
+  v.plane = s.spec.v_is_k ? &store.k : &store.v;
+  v.dim = s.spec.head_dim_vo;
+  v.direct = small && program.value.empty() && widens_in_place(*v.plane, v.dim);
+  v.scale_rows = !program.value.empty() || (!v.direct && s.spec.v_scale == ScaleGranularity::token_head);
+  const bool rope_spares_v = s.rope == nullptr || s.rope->begin() >= v.dim;
+  t.v_in_k = s.spec.v_is_k && !k.direct && !v.direct && program.key.empty() && program.value.empty() && rope_spares_v;
+  if (t.v_in_k) v.scale_rows = k.scale_rows;
+  if (!v.scale_rows) v.factor = head_scale(*v.plane, t.kv_head);
+  t.k_source = k;
+  t.v_source = v;
+
+  constexpr float kOne = 1.0F;
+  const float units = program.softmax && program.logits.empty() ? kLog2e : kOne;   // scores in base-2 units unless a hook reads them
+  t.q_factor = static_cast<float>(s.spec.sm_scale) * units * k.factor;
+  t.needs_positions = !program.mask.empty() || program.logits.uses(variant::Var::kv_pos) || k_changes ||
+                      program.value.uses(variant::Var::kv_pos);
+}
+
+/// Where keys [begin, begin + n) of the tile's list lie.
+HWY_INLINE void locate_keys(Tile& t, std::int64_t begin, int n) {
+  const abi::KvRow& row = *t.kv_row;
+  const std::int64_t page_size = t.segment->page_size;
+  const bool has_page_pos = t.segment->has_page_pos != 0;
+  if (page_size == kEndlessPage) {
+    for (int i = 0; i < n; ++i) {
+      t.page[i] = row.table_begin + begin + i;
+      t.slot[i] = 0;
+    }
+  } else {
+    std::int64_t entry = row.table_begin + begin / page_size;
+    std::int64_t slot = begin % page_size;
+    for (int i = 0; i < n;) {
+      const std::int64_t page = t.data->kv_indices[static_cast<std::size_t>(entry)];
+      const int stop = static_cast<int>(page_size - slot < n - i ? i + (page_size - slot) : n);
+      if (has_page_pos && t.needs_positions) {
+        const std::int64_t position = t.data->page_pos[static_cast<std::size_t>(entry)] + slot;
+        for (int j = i; j < stop; ++j) t.kv_pos[j] = position + (j - i);
+      }
+      for (; i < stop; ++i) {
+        t.page[i] = page;
+        t.slot[i] = slot++;
+      }
+      slot = 0;
+      ++entry;
+    }
+  }
+  if (t.needs_positions) {
+    if (!has_page_pos || page_size == kEndlessPage) {
+      for (int i = 0; i < n; ++i) t.kv_pos[i] = row.kv_pos + begin + i;
+    }
+    for (int i = 0; i < n; ++i) t.kv_rope_pos[i] = t.kv_pos[i] + (row.kv_rope_pos - row.kv_pos);
+  }
+  for (int i = 0; i < n; ++i) t.k_at[i] = row_address(*t.k_source.plane, t.page[i], t.slot[i], t.kv_head);
+  for (int i = 0; i < n; ++i) t.v_at[i] = row_address(*t.v_source.plane, t.page[i], t.slot[i], t.kv_head);
+  if (t.k_source.direct && t.schedule->spec.k_scale == ScaleGranularity::token_head) {
+    for (int i = 0; i < n; ++i) t.k_scale[i] = token_scale(*t.k_source.plane, t.page[i], t.slot[i], t.kv_head);
+  }
+  if (t.v_source.direct && t.schedule->spec.v_scale == ScaleGranularity::token_head) {
+    for (int i = 0; i < n; ++i) t.v_scale[i] = token_scale(*t.v_source.plane, t.page[i], t.slot[i], t.kv_head);
+  }
+}
+
+HWY_INLINE void scale_row(float factor, int dim, float* x) {
+  for (int i = 0; i < dim; ++i) x[i] *= factor;
+}
+
+/// Scales one part of a staged row by its plane's tensor, head or token scale (block scales went in with the codes).
+HWY_INLINE void apply_row_scale(const KvPlane& p, std::int64_t page, std::int64_t slot, int head, int dim, float* x) {
+  if (p.scales.granularity == ScaleGranularity::token_head) {
+    scale_row(token_scale(p, page, slot, head), dim, x);
+  } else if (p.scales.granularity == ScaleGranularity::tensor || p.scales.granularity == ScaleGranularity::head) {
+    scale_row(head_scale(p, head), dim, x);
+  }
+}
+
+/// K rows of the located block into t.k [n, ldk], zero-padded; k_at then points there.
+inline void stage_k(Tile& t, int n) {
+  const ScheduleState& s = *t.schedule;
+  const Source& source = t.k_source;
+  const int ldk = t.shape.ldk;
+  for (int i = 0; i < n; ++i) {
+    float* row = t.k + static_cast<std::int64_t>(i) * ldk;
+    widen_plane_row(*source.plane, t.k_at[i], t.page[i], t.slot[i], t.kv_head, source.dim, row);
+    if (source.scale_rows) apply_row_scale(*source.plane, t.page[i], t.slot[i], t.kv_head, source.dim, row);
+    if (source.rope_plane != nullptr) {
+      const KvPlane& p = *source.rope_plane;
+      float* part = row + source.dim;
+      widen_plane_row(p, row_address(p, t.page[i], t.slot[i], t.kv_head), t.page[i], t.slot[i], t.kv_head, source.rope_dim, part);
+      if (source.scale_rows) apply_row_scale(p, t.page[i], t.slot[i], t.kv_head, source.rope_dim, part);
+    }
+    if (!s.program.key.empty()) {
+      const RowVars vars{.kv_head = t.kv_head};
+      hv::evaluate_transform(s.program.key, t.run->params, vars, t.kv_pos[i], t.shape.dqk, row, t.eval);
+    }
+    if (s.rope != nullptr) {
+      s.rope->angles(t.kv_rope_pos[i], t.cos, t.sin);
+      s.rope->rotate(t.cos, t.sin, row);
+    }
+    for (int j = t.shape.dqk; j < ldk; ++j) row[j] = 0;
+    t.k_at[i] = reinterpret_cast<const std::byte*>(row);
+  }
+}
+
+/// V rows of the located block into t.v [n, ldv], zero-padded; v_at then points there.
+inline void stage_v(Tile& t, int n) {
+  const ScheduleState& s = *t.schedule;
+  const Source& source = t.v_source;
+  const int ldv = t.shape.ldv;
+  for (int i = 0; i < n; ++i) {
+    float* row = t.v + static_cast<std::int64_t>(i) * ldv;
+    widen_plane_row(*source.plane, t.v_at[i], t.page[i], t.slot[i], t.kv_head, source.dim, row);
+    if (source.scale_rows) apply_row_scale(*source.plane, t.page[i], t.slot[i], t.kv_head, source.dim, row);
+    if (!s.program.value.empty()) {
+      const RowVars vars{.kv_head = t.kv_head};
+      hv::evaluate_transform(s.program.value, t.run->params, vars, t.needs_positions ? t.kv_pos[i] : 0, t.shape.dvo, row, t.eval);
+    }
+    for (int j = t.shape.dvo; j < ldv; ++j) row[j] = 0;
+    t.v_at[i] = reinterpret_cast<const std::byte*>(row);
+  }
+}
+
+// ------------------------------------------------------------------------------------------------------------------ queries
+
+HWY_INLINE void widen_query_part(const RowsView& view, const RowVars& r, int dim, float* out) {
+  const std::byte* p = view.at(r.q_row, r.q_head);
+  switch (view.dtype) {
+    case DType::f32: return widen_row<LoadF32>(p, dim, out);
+    case DType::f16: return widen_row<LoadF16>(p, dim, out);
+    default: return widen_row<LoadBf16>(p, dim, out);
+  }
+}
+
+/// Row i of the tile as f32 [ldk]: transformed, rotated and scaled.
+HWY_INLINE void load_query_row(Tile& t, int i, float* out) {
+  const ScheduleState& s = *t.schedule;
+  const int first = s.spec.head_dim_qk - s.spec.head_dim_rope;
+  widen_query_part(t.run->q, t.rows[i], first, out);
+  if (s.spec.head_dim_rope > 0) widen_query_part(t.run->q_rope, t.rows[i], s.spec.head_dim_rope, out + first);
+  if (!s.program.query.empty()) {
+    hv::evaluate_transform(s.program.query, t.run->params, t.rows[i], 0, t.shape.dqk, out, t.eval);
+  }
+  if (s.rope != nullptr) {
+    s.rope->angles(t.q_rope_pos[i], t.cos, t.sin);
+    s.rope->rotate(t.cos, t.sin, out);
+  }
+  scale_row(t.q_factor, t.shape.dqk, out);
+  for (int j = t.shape.dqk; j < t.shape.ldk; ++j) out[j] = 0;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace girih::attention
+HWY_AFTER_NAMESPACE();
+
+#endif  // GIRIH_ATTENTION_CPU_TILE_INL_H_

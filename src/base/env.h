@@ -1,0 +1,32 @@
+// Environment variables: all of them, and the only place that reads any. They fill in what ContextOptions leaves open; read when a
+// Context is made, never by plan() or run().
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "girih/context.h"
+
+namespace girih {
+
+inline constexpr int kMaxWorkers = 4096;
+
+struct Env {
+  std::optional<int> num_threads;       // GIRIH_NUM_THREADS: workers where ContextOptions::num_workers is 0
+  std::optional<CpuTarget> cpu_target;  // GIRIH_CPU_TARGET: the target where ContextOptions::target is best
+};
+
+/// Throws invalid_argument naming the variable where a value is malformed. An empty value counts as not set.
+Env read_env();
+
+struct EnvVariable {
+  std::string_view name;
+  std::string_view meaning;
+  std::optional<std::string> value;  // as it is, not checked
+};
+/// For `girih info`.
+std::vector<EnvVariable> env_variables();
+
+}  // namespace girih

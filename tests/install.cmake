@@ -1,0 +1,50 @@
+# Installs the build tree into a fresh prefix, then configures, builds and runs examples/ against that package, linked statically and
+# (SHARED) dynamically. Arguments: ROOT BUILD GENERATOR CONFIG CXX LIBDIR SHARED OBJDUMP CLI VERSION.
+set(prefix ${BUILD}/install-test/prefix)
+
+function(run)
+  execute_process(COMMAND ${ARGV} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    list(JOIN ARGV " " command)
+    message(FATAL_ERROR "${command}\nfailed (${result}):\n${output}")
+  endif()
+  set(run_output "${output}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE ${BUILD}/install-test)
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix} --config ${CONFIG})
+
+file(GLOB public_headers RELATIVE ${ROOT}/include ${ROOT}/include/girih/*.h)
+foreach(header ${public_headers} girih/version.h)
+  if(NOT EXISTS ${prefix}/include/${header})
+    message(FATAL_ERROR "include/${header} was not installed")
+  endif()
+  file(STRINGS ${prefix}/include/${header} foreign REGEX "#include *[<\"](hwy|fmt|xxhash|nlohmann|CLI|gtest)")
+  if(foreign)
+    message(FATAL_ERROR "include/${header} includes what users need not have: ${foreign}")
+  endif()
+endforeach()
+
+set(kinds OFF)
+if(SHARED)
+  list(APPEND kinds ON)
+  run(${OBJDUMP} -p ${prefix}/${LIBDIR}/libgirih.so)
+  if(run_output MATCHES "NEEDED +lib(hwy|fmt|xxhash|gomp)[^\n]*")
+    message(FATAL_ERROR "libgirih.so must not need other projects' libraries: ${CMAKE_MATCH_0}")
+  endif()
+endif()
+
+foreach(shared ${kinds})
+  set(example ${BUILD}/install-test/examples-shared-${shared})
+  run(${CMAKE_COMMAND} -S ${ROOT}/examples -B ${example} -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=${CONFIG}
+    -DCMAKE_PREFIX_PATH=${prefix} -DBUILD_SHARED_LIBS=${shared})
+  run(${CMAKE_COMMAND} --build ${example})
+  run(${CMAKE_CTEST_COMMAND} --test-dir ${example} --output-on-failure --no-tests=error)
+endforeach()
+
+if(CLI)
+  run(${prefix}/bin/girih --version)
+  if(NOT run_output MATCHES "${VERSION}")
+    message(FATAL_ERROR "girih --version says \"${run_output}\"; must name ${VERSION}")
+  endif()
+endif()
