@@ -1,5 +1,5 @@
 // Model presets (models.h): data, and the spec made of it.
-#include "models.h"
+#include "tools/models.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // Page pool with a prefix tree (page_pool.h).
-#include "page_pool.h"
+#include "tools/page_pool.h"
 
 #include <fmt/format.h>
 

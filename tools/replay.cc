@@ -1,5 +1,5 @@
 // The replay command (replay.h).
-#include "replay.h"
+#include "tools/replay.h"
 
 #include <unistd.h>
 
@@ -13,14 +13,14 @@
 #include <fmt/format.h>
 
 #include "girih/error.h"
-#include "replay_engine.h"
-#include "replay_kv.h"
-#include "replay_summary.h"
-#include "report.h"
+#include "tools/replay_engine.h"
+#include "tools/replay_kv.h"
+#include "tools/replay_summary.h"
+#include "tools/report.h"
 #include "tools/cli.h"
 #include "tools/machine.h"
 #include "tools/output.h"
-#include "trace.h"
+#include "tools/trace.h"
 
 namespace girih::tools {
 namespace {
@@ -174,7 +174,11 @@ int Command::run() {
     write_file(report_file, report_html(result, summary, ceilings, machine));
     if (!quiet && report_file != "-") fmt::print("  report          {}\n", report_file);
   }
-  if (!result.verify.passed() || !agreed) return kCheckFailed;
+  if (!result.verify.passed()) {
+    if (quiet) fmt::print(stderr, "girih: replay: {} of {} samples are beyond tolerance\n", result.verify.failed, result.verify.checked);
+    return kCheckFailed;
+  }
+  if (!agreed) return kCheckFailed;
   return result.interrupted ? kInterrupted : kOk;
 }
 

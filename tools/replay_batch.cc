@@ -1,5 +1,5 @@
 // Batch arrays of a replay step (replay_batch.h).
-#include "replay_batch.h"
+#include "tools/replay_batch.h"
 
 #include <algorithm>
 

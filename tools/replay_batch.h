@@ -7,7 +7,7 @@
 
 #include "girih/attention.h"
 #include "girih/page.h"
-#include "replay_scheduler.h"
+#include "tools/replay_scheduler.h"
 
 namespace girih::tools {
 

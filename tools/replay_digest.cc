@@ -1,5 +1,5 @@
 // Digests of results (replay_digest.h).
-#include "replay_digest.h"
+#include "tools/replay_digest.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "girih/error.h"
-#include "replay_kv.h"
+#include "tools/replay_kv.h"
 
 namespace girih::tools {
 

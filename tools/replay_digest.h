@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "girih/tensor.h"
-#include "replay_scheduler.h"
+#include "tools/replay_scheduler.h"
 
 namespace girih::tools {
 

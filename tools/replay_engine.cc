@@ -1,10 +1,11 @@
 // The replay loop (replay_engine.h).
-#include "replay_engine.h"
+#include "tools/replay_engine.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <random>
 #include <thread>
@@ -14,8 +15,8 @@
 #include "abi/attention_plan.h"
 #include "girih/error.h"
 #include "girih/page.h"
-#include "replay_batch.h"
-#include "replay_kv.h"
+#include "tools/replay_batch.h"
+#include "tools/replay_kv.h"
 
 namespace girih::tools {
 namespace {

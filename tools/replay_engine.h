@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "girih/context.h"
-#include "models.h"
-#include "replay_digest.h"
-#include "replay_scheduler.h"
-#include "replay_verify.h"
-#include "trace.h"
+#include "tools/models.h"
+#include "tools/replay_digest.h"
+#include "tools/replay_scheduler.h"
+#include "tools/replay_verify.h"
+#include "tools/trace.h"
 
 namespace girih::tools {
 

@@ -1,5 +1,5 @@
 // Random rows and KV pools (replay_kv.h).
-#include "replay_kv.h"
+#include "tools/replay_kv.h"
 
 #include <bit>
 #include <cmath>

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "girih/attention.h"
-#include "models.h"
-#include "replay_scheduler.h"
+#include "tools/models.h"
+#include "tools/replay_scheduler.h"
 
 namespace girih::tools {
 

@@ -1,5 +1,5 @@
 // Continuous batching (replay_scheduler.h).
-#include "replay_scheduler.h"
+#include "tools/replay_scheduler.h"
 
 #include <algorithm>
 #include <string>

@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "page_pool.h"
-#include "trace.h"
+#include "tools/page_pool.h"
+#include "tools/trace.h"
 
 namespace girih::tools {
 

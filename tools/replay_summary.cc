@@ -1,5 +1,5 @@
 // Figures of a replay (replay_summary.h).
-#include "replay_summary.h"
+#include "tools/replay_summary.h"
 
 #include <algorithm>
 #include <cmath>
@@ -71,7 +71,7 @@ std::string show_bytes(double bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   int unit = 0;
   for (; bytes >= 1024 && unit < 4; ++unit) bytes /= 1024;
-  return fmt::format(unit == 0 ? "{:.0f} {}" : "{:.1f} {}", bytes, kUnits[unit]);
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, kUnits[unit]);
 }
 
 std::string show_count(std::int64_t value) {

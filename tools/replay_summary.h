@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "replay_engine.h"
+#include "tools/replay_engine.h"
 #include "tools/machine.h"
 
 namespace girih::tools {

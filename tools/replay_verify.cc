@@ -1,5 +1,5 @@
 // Double-precision check of replay samples (replay_verify.h).
-#include "replay_verify.h"
+#include "tools/replay_verify.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Trace readers (trace.h). Each reader walks the text line by line and throws at the first thing that is not as the format says.
-#include "trace.h"
+#include "tools/trace.h"
 
 #include <algorithm>
 #include <array>
