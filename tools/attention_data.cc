@@ -1,0 +1,152 @@
+// Memory of one benchmark case (AttentionData): standard normal data, NHD pages in shuffled order. A table of normals is made once per
+// plane and copied from varying offsets, since drawing a gigabyte of numbers would take longer than the benchmark.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <random>
+
+#include "base/error.h"
+#include "base/math.h"
+#include "tools/attention_cases.h"
+
+namespace girih::tools {
+namespace {
+
+constexpr float kQuantStep = 1.0F / 32;    // of int8 and e4m3 codes: normals up to 4 fit
+
+std::uint8_t to_e4m3(float value) {
+  // Nearest of the finite codes by search: slow, and used for a table only. Code = sign, 4 bits of exponent (bias 7), 3 of mantissa.
+  const float magnitude = std::fabs(value);
+  std::uint8_t best = 0;
+  float best_distance = magnitude;
+  for (int code = 1; code < 0x7f; ++code) {
+    const int exponent = code >> 3;
+    const float mantissa = static_cast<float>(code & 7) / 8;
+    const float decoded = exponent == 0 ? std::ldexp(mantissa, -6) : std::ldexp(1 + mantissa, exponent - 7);
+    const float distance = std::fabs(decoded - magnitude);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = static_cast<std::uint8_t>(code);
+    }
+  }
+  return static_cast<std::uint8_t>(best | (std::signbit(value) ? 0x80 : 0));
+}
+
+void encode(DType dtype, float value, std::byte* to) {
+  switch (dtype) {
+    case DType::f32: std::memcpy(to, &value, 4); return;
+    case DType::bf16: {
+      const std::uint32_t word = std::bit_cast<std::uint32_t>(value);
+      const auto half = static_cast<std::uint16_t>((word + 0x7fff + ((word >> 16) & 1)) >> 16);
+      std::memcpy(to, &half, 2);
+      return;
+    }
+    case DType::i8: *to = static_cast<std::byte>(static_cast<std::int8_t>(std::lround(std::clamp(value / kQuantStep, -127.0F, 127.0F)))); return;
+    case DType::e4m3: *to = static_cast<std::byte>(to_e4m3(value / kQuantStep)); return;
+    default: bug("no encoder for {}", name(dtype));
+  }
+}
+
+}  // namespace
+
+void AttentionData::Free::operator()(std::byte* memory) const { std::free(memory); }
+
+AttentionData::Memory AttentionData::allocate(std::int64_t bytes) {
+  Memory memory(static_cast<std::byte*>(std::aligned_alloc(64, static_cast<std::size_t>(round_up(std::max<std::int64_t>(bytes, 64), 64)))));
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+AttentionData::Memory AttentionData::random_memory(DType dtype, std::int64_t elements, std::uint64_t seed) {
+  constexpr std::int64_t kTable = 1 << 15;
+  constexpr std::int64_t kCopy = 1 << 12;    // elements copied at a time
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  const std::int64_t size = bits(dtype) / 8;
+  std::vector<std::byte> table(static_cast<std::size_t>(kTable * size));
+  for (std::int64_t i = 0; i < kTable; ++i) encode(dtype, normal(random), table.data() + i * size);
+  Memory memory = allocate(elements * size);
+  for (std::int64_t at = 0; at < elements; at += kCopy) {
+    const std::int64_t from = static_cast<std::int64_t>(random() % (kTable - kCopy));
+    std::memcpy(memory.get() + at * size, table.data() + from * size, static_cast<std::size_t>(std::min(kCopy, elements - at) * size));
+  }
+  return memory;
+}
+
+AttentionData::AttentionData(const AttentionCase& c) {
+  batch_ = make_batch(c.spec, c.qo_lens, c.kv_lens, kBenchPageSize, parse_call(c.mask, c.name), parse_call(c.logits, c.name));
+  const AttentionSpec& spec = batch_.spec;
+  make_pages(c);
+  make_store(spec);
+  const std::int64_t tokens = batch_.num_tokens();
+  q_memory_ = random_memory(spec.q_dtype, tokens * spec.num_qo_heads * spec.head_dim_qk, 11);
+  o_memory_ = allocate(bytes(spec.o_dtype, tokens * spec.num_qo_heads * spec.head_dim_vo));
+  q_ = TensorView(q_memory_.get(), spec.q_dtype, {tokens, spec.num_qo_heads, spec.head_dim_qk});
+  o_ = TensorView(o_memory_.get(), spec.o_dtype, {tokens, spec.num_qo_heads, spec.head_dim_vo});
+  for (const std::vector<std::int32_t>& pages : pages_) segments_.push_back({.store = store_, .kv_indices = pages, .page_pos = {}});
+}
+
+void AttentionData::make_pages(const AttentionCase& c) {
+  const std::int64_t prefix_pages = c.shared_prefix / kBenchPageSize;
+  std::vector<std::int32_t> prefix, own, flat;
+  for (std::int64_t p = 0; p < prefix_pages; ++p) prefix.push_back(static_cast<std::int32_t>(num_pages_++));
+  for (std::int64_t kv_len : c.kv_lens) {
+    flat.insert(flat.end(), prefix.begin(), prefix.end());
+    for (std::int64_t p = prefix_pages; p < ceil_div(kv_len, kBenchPageSize); ++p) {
+      own.push_back(static_cast<std::int32_t>(num_pages_));
+      flat.push_back(static_cast<std::int32_t>(num_pages_++));
+    }
+  }
+  std::vector<std::int32_t> order(static_cast<std::size_t>(num_pages_));
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int32_t>(i);
+  std::shuffle(order.begin(), order.end(), std::mt19937_64(7));
+  const auto shuffled = [&order](std::vector<std::int32_t> pages) {
+    for (std::int32_t& p : pages) p = order[static_cast<std::size_t>(p)];
+    return pages;
+  };
+  if (!c.cascade) {
+    pages_ = {shuffled(flat)};
+    return;
+  }
+  pages_ = {shuffled(prefix), shuffled(own)};
+  std::vector<std::int64_t> own_lens = c.kv_lens;
+  for (std::int64_t& n : own_lens) n -= c.shared_prefix;
+  batch_.segments = {make_segment({c.shared_prefix}, kBenchPageSize), make_segment(own_lens, kBenchPageSize)};
+  batch_.segments[0].qo_indptr = {0, batch_.num_tokens()};
+}
+
+void AttentionData::make_store(const AttentionSpec& spec) {
+  store_.page_size = kBenchPageSize;
+  store_.num_pages = num_pages_;
+  const auto plane = [&](DType dtype, int dim, ScaleGranularity scale, Memory& memory, std::uint64_t seed) {
+    memory = random_memory(dtype, num_pages_ * kBenchPageSize * spec.num_kv_heads * dim, seed);
+    KvPlane p;
+    p.data = memory.get();
+    p.dtype = dtype;
+    p.head_byte_stride = bytes(dtype, dim);
+    p.token_byte_stride = p.head_byte_stride * spec.num_kv_heads;
+    p.page_byte_stride = p.token_byte_stride * kBenchPageSize;
+    p.scales.granularity = scale;
+    if (scale != ScaleGranularity::none) {
+      scale_ = kQuantStep;
+      p.scales.data = &scale_;
+    }
+    return p;
+  };
+  store_.k = plane(spec.k_dtype, spec.head_dim_qk, spec.k_scale, k_memory_, 12);
+  if (!spec.v_is_k) store_.v = plane(spec.v_dtype, spec.head_dim_vo, spec.v_scale, v_memory_, 13);
+}
+
+AttentionArgs AttentionData::args() const {
+  AttentionArgs args;
+  args.q = q_;
+  args.segments = segments_;
+  args.params = batch_.variant.run_params;
+  args.o = o_;
+  return args;
+}
+
+}  // namespace girih::tools

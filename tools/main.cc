@@ -1,0 +1,68 @@
+// girih: the command-line tool. This file only collects the subcommands and turns exceptions into exit codes; see cli.h.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "girih/error.h"
+#include "tools/allocations.h"
+#include "tools/cli.h"
+
+namespace {
+
+using namespace girih::tools;
+
+constexpr const char* kFooter =
+    "Exit codes: 0 ok, 1 a check failed, 2 usage, 3 bad input file, 4 runtime error, 130 interrupted.\n"
+    "`girih COMMAND --help` describes a command.";
+
+/// One line on stderr, whatever line breaks the text has.
+int complain(int exit_code, std::string text) {
+  for (char& c : text) {
+    if (c == '\n' || c == '\r') c = ' ';
+  }
+  fmt::print(stderr, "girih: {}\n", text);
+  return exit_code;
+}
+
+int exit_code_of(const girih::Error& error) {
+  switch (error.code()) {
+    case girih::Code::invalid_argument:
+    case girih::Code::unsupported: return kUsage;
+    case girih::Code::io: return kBadInput;
+    default: return kRuntimeError;
+  }
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Attention for LLM inference: schedule, plan and run over any KV layout."};
+  app.name("girih");
+  app.set_version_flag("--version", "girih " GIRIH_VERSION);
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  int exit_code = kOk;
+  add_info_command(app, exit_code);
+  add_plan_command(app, exit_code);
+  add_bench_command(app, exit_code, &allocation_count);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kOk : kUsage;
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const girih::Error& error) {
+    return complain(exit_code_of(error), error.what());
+  } catch (const std::bad_alloc&) {
+    return complain(kRuntimeError, "out of memory");
+  } catch (const std::exception& error) {
+    return complain(kRuntimeError, error.what());
+  }
+}

@@ -1,0 +1,152 @@
+// See named_variant.h. visible_pairs() restates each mask as intervals of keys per row, so that benchmarks do not trust the planner's count.
+#include "tools/named_variant.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace girih::tools {
+namespace {
+
+constexpr std::int64_t kMaxDocumentPositions = std::int64_t{1} << 22;   // 16 MiB of ids
+
+void add_plan_array(NamedVariant& named, std::string_view name) {
+  ParamValue value{.name = name};
+  value.array = TensorView(named.i32.data(), DType::i32, {std::ssize(named.i32)});
+  named.plan_params.push_back(value);
+}
+
+std::vector<std::int32_t> document_ids(const NamedCall& mask, std::string_view what, std::int64_t positions) {
+  mask.check_args(what, {"size", "lens"});
+  if (positions > kMaxDocumentPositions) {
+    fail(Code::invalid_argument, what, "document takes at most {} positions, the batch has {}", kMaxDocumentPositions, positions);
+  }
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(positions));
+  if (mask.has("size") == mask.has("lens")) fail(Code::invalid_argument, what, "document needs either size or lens");
+  if (mask.has("size")) {
+    const std::int64_t size = mask.integer(what, "size", 1, kMaxLength);
+    for (std::int64_t p = 0; p < positions; ++p) ids[static_cast<std::size_t>(p)] = static_cast<std::int32_t>(p / size);
+    return ids;
+  }
+  std::int64_t p = 0;
+  std::int32_t id = 0;
+  for (std::int64_t len : mask.integers(what, "lens", 0, kMaxLength)) {
+    const std::int64_t end = std::min(positions, p + len);
+    for (; p < end; ++p) ids[static_cast<std::size_t>(p)] = id;
+    ++id;
+  }
+  for (; p < positions; ++p) ids[static_cast<std::size_t>(p)] = id;
+  return ids;
+}
+
+void set_mask(NamedVariant& named, const NamedCall& mask, const VariantShape& shape, std::string_view what) {
+  Expr& expr = named.variant.mask;
+  if (mask.name == "full" || mask.name == "causal") {
+    mask.check_args(what, {});
+    if (mask.name == "causal") expr = variants::causal();
+  } else if (mask.name == "window") {
+    mask.check_args(what, {"left", "right"});
+    expr = variants::window(mask.integer(what, "left", -1, kMaxLength), mask.integer_or(what, "right", 0, -1, kMaxLength));
+  } else if (mask.name == "sliding_window") {
+    mask.check_args(what, {"size"});
+    expr = variants::sliding_window(mask.integer(what, "size", 1, kMaxLength));
+  } else if (mask.name == "chunked_local") {
+    mask.check_args(what, {"size"});
+    expr = variants::chunked_local(mask.integer(what, "size", 1, kMaxLength));
+  } else if (mask.name == "streaming") {
+    mask.check_args(what, {"first", "left"});
+    expr = (variants::first_tokens(mask.integer(what, "first", 0, kMaxLength)) |
+            variants::window(mask.integer(what, "left", 0, kMaxLength))) & variants::causal();
+  } else if (mask.name == "prefix_lm") {
+    mask.check_args(what, {"prefix_len"});
+    const std::vector<std::int64_t> lens = mask.integers(what, "prefix_len", 0, kMaxLength);
+    if (std::ssize(lens) != 1 && std::ssize(lens) != shape.num_requests) {
+      fail(Code::invalid_argument, what, "prefix_len has {} values; must be 1 or {} (one per request)", lens.size(), shape.num_requests);
+    }
+    named.i32.assign(static_cast<std::size_t>(shape.num_requests), static_cast<std::int32_t>(lens.front()));
+    if (lens.size() == named.i32.size()) std::transform(lens.begin(), lens.end(), named.i32.begin(), [](std::int64_t n) { return static_cast<std::int32_t>(n); });
+    expr = variants::prefix_lm();
+    add_plan_array(named, "prefix_len");
+  } else if (mask.name == "document") {
+    named.i32 = document_ids(mask, what, shape.max_kv_len);
+    expr = variants::document();
+    add_plan_array(named, "document_id");
+  } else {
+    fail(Code::invalid_argument, what, "no mask '{}'; there are full, causal, window, sliding_window, chunked_local, streaming, prefix_lm, document",
+         mask.name);
+  }
+}
+
+void set_logits(NamedVariant& named, const NamedCall& logits, const VariantShape& shape, std::string_view what) {
+  Expr& expr = named.variant.logits;
+  if (logits.name == "none") {
+    logits.check_args(what, {});
+  } else if (logits.name == "soft_cap") {
+    logits.check_args(what, {"cap"});
+    const double cap = logits.number(what, "cap");
+    if (!(cap > 0)) fail(Code::invalid_argument, what, "cap={} must be above 0", cap);
+    expr = variants::soft_cap(static_cast<float>(cap));
+  } else if (logits.name == "alibi") {
+    logits.check_args(what, {});
+    expr = variants::alibi();
+    named.f32 = variants::alibi_slopes(shape.num_qo_heads);
+    ParamValue value{.name = "alibi_slopes"};
+    value.array = TensorView(named.f32.data(), DType::f32, {std::ssize(named.f32)});
+    named.run_params.push_back(value);
+  } else if (logits.name == "sigmoid") {
+    logits.check_args(what, {"bias"});
+    expr = variants::sigmoid_logits(static_cast<float>(logits.number(what, "bias")));
+    named.variant.softmax = false;
+  } else {
+    fail(Code::invalid_argument, what, "no logits rule '{}'; there are none, soft_cap, alibi, sigmoid", logits.name);
+  }
+}
+
+}  // namespace
+
+NamedVariant make_variant(const NamedCall& mask, const NamedCall& logits, const VariantShape& shape, std::string_view mask_what,
+                          std::string_view logits_what) {
+  NamedVariant named;
+  set_mask(named, mask, shape, mask_what);
+  set_logits(named, logits, shape, logits_what);
+  named.variant.name = logits.name == "none" ? mask.name : mask.name + "+" + logits.name;
+  return named;
+}
+
+double visible_pairs(const NamedCall& mask, std::int64_t qo_len, std::int64_t kv_len) {
+  constexpr std::string_view kWhat = "visible_pairs";
+  double pairs = 0;
+  for (std::int64_t i = 0; i < qo_len; ++i) {
+    const std::int64_t p = kv_len - qo_len + i;
+    std::int64_t begin = 0;
+    std::int64_t end = kv_len;
+    std::int64_t extra = 0;                 // keys outside [begin, end)
+    if (mask.name != "full" && mask.name != "document") end = p + 1;
+    if (mask.name == "window") {
+      const std::int64_t left = mask.integer(kWhat, "left", -1, kMaxLength);
+      const std::int64_t right = mask.integer_or(kWhat, "right", 0, -1, kMaxLength);
+      if (left >= 0) begin = p - left;
+      end = right < 0 ? kv_len : p + right + 1;
+    } else if (mask.name == "sliding_window") {
+      begin = p - mask.integer(kWhat, "size", 1, kMaxLength) + 1;
+    } else if (mask.name == "chunked_local") {
+      const std::int64_t size = mask.integer(kWhat, "size", 1, kMaxLength);
+      begin = p / size * size;
+    } else if (mask.name == "streaming") {
+      begin = std::max<std::int64_t>(0, p - mask.integer(kWhat, "left", 0, kMaxLength));
+      extra = std::min(mask.integer(kWhat, "first", 0, kMaxLength), begin);
+    } else if (mask.name == "document") {
+      const std::int64_t size = mask.integer(kWhat, "size", 1, kMaxLength);
+      begin = p / size * size;
+      end = begin + size;
+    } else if (mask.name != "full" && mask.name != "causal") {
+      fail(Code::invalid_argument, kWhat, "no count for mask '{}'", mask.name);
+    }
+    begin = std::max<std::int64_t>(begin, 0);
+    end = std::min(end, kv_len);
+    pairs += static_cast<double>(std::max<std::int64_t>(end - begin, 0) + extra);
+  }
+  return pairs;
+}
+
+}  // namespace girih::tools
