@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "girih/variant.h"
@@ -28,6 +29,8 @@ enum class Op : std::uint8_t {
 
 enum class Var : std::uint8_t { score, q_pos, kv_pos, q_idx, q_len, kv_len, request, q_head, kv_head, q_row, x, dim, mean_square };
 inline constexpr int kNumVars = 13;
+/// Deeper graphs are refused as they are built, so that walking and freeing one by recursion never exhausts the stack.
+inline constexpr int kMaxDepth = 1024;
 
 struct Node {
   Op op{};
@@ -39,6 +42,12 @@ struct Node {
   DType param_dtype{};                            // array_param; scalar_param: f32 or i64
   ParamTime param_time{};
   std::vector<std::shared_ptr<const Node>> args;  // 0..3
+  int depth = 1;                                  // 1 + the deepest argument's
 };
+
+// As messages and key texts spell them: "add", "q_pos", "integer".
+std::string_view name(Op op);
+std::string_view name(Var var);
+std::string_view name(ExprType type);
 
 }  // namespace girih::variant

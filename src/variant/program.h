@@ -18,6 +18,7 @@ struct Instruction {
   Var var{};
   bool uniform = false;          // same for every key of a row (or every element of a head vector): computed once
   std::int16_t param = -1;       // index into Program::params
+  DType dtype{};                 // array_param: of the elements
   std::array<std::int16_t, 3> args{-1, -1, -1};
   std::int64_t integer = 0;
   float number = 0;

@@ -1,0 +1,98 @@
+// f32 functions for the lane loops of evaluate.cc: branch-free, so that a loop over them becomes vector code on every target. Errors are
+// against the exact value over all finite f32 (variant_evaluate_test checks them): exp 2 ulp, log 3, tanh 4, sigmoid 4. Results in the
+// subnormal range may be off by one subnormal step. NaN gives NaN; limits, zeros and overflow are those of C.
+
+#if defined(GIRIH_VARIANT_MATH_INL) == defined(HWY_TARGET_TOGGLE)
+#ifdef GIRIH_VARIANT_MATH_INL
+#undef GIRIH_VARIANT_MATH_INL
+#else
+#define GIRIH_VARIANT_MATH_INL
+#endif
+
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace girih::variant {
+namespace HWY_NAMESPACE {
+
+/// x = n * ln 2 + r with |r| <= ln 2 / 2; `expm1_r` is e^r - 1.
+struct ExpParts {
+  std::int32_t n;
+  float expm1_r;
+};
+
+/// For |x| below 2^20; a NaN x gives a NaN expm1_r and any n. The nearest integer comes from adding 1.5 * 2^23: the sum's last bit is worth 1.
+HWY_INLINE HWY_ATTR ExpParts exp_parts(float x) {
+  constexpr float kMagic = 12582912.0F;
+  constexpr float kLn2High = 0.693359375F;         // 10 bits: n * kLn2High is exact
+  constexpr float kLn2Low = -2.12194440e-4F;
+  const float shifted = x * 1.44269504F + kMagic;
+  const float n = shifted - kMagic;
+  const float r = (x - n * kLn2High) - n * kLn2Low;
+  // (e^r - 1 - r) / r^2 interpolated at Chebyshev nodes: relative error of e^r - 1 below 2.5e-8.
+  const float q = 0.5F + r * (0.166665733F + r * (0.0416665487F + r * (0.00836377405F + r * 0.00139269268F)));
+  return {__builtin_bit_cast(std::int32_t, shifted) - __builtin_bit_cast(std::int32_t, kMagic), r + r * r * q};
+}
+
+/// 2^n for n in [-127, 127] (-127 gives 0); wraps otherwise.
+HWY_INLINE HWY_ATTR float power_of_two(std::int32_t n) {
+  return __builtin_bit_cast(float, (static_cast<std::uint32_t>(n) + 127U) << 23);
+}
+
+HWY_INLINE HWY_ATTR float exp_f32(float x) {
+  // Outside these bounds the result is 0 or inf anyway. Comparisons are written so that NaN passes through.
+  float c = x < -104.0F ? -104.0F : x;
+  c = c > 89.0F ? 89.0F : c;
+  const ExpParts parts = exp_parts(c);
+  const std::int32_t half = parts.n >> 1;          // in two steps: 2^n itself may be subnormal or too large
+  return (1.0F + parts.expm1_r) * power_of_two(half) * power_of_two(parts.n - half);
+}
+
+/// (e^2a - 1) / (e^2a + 1), with e^2a - 1 = 2^n (e^r - 1) + (2^n - 1): no cancellation as a >= 0, so one formula serves all magnitudes.
+HWY_INLINE HWY_ATTR float tanh_f32(float x) {
+  float a = __builtin_fabsf(x);
+  a = a > 10.0F ? 10.0F : a;                       // tanh(10) rounds to 1
+  const ExpParts parts = exp_parts(2.0F * a);
+  const float scale = power_of_two(parts.n);
+  const float expm1 = scale * parts.expm1_r + (scale - 1.0F);
+  return __builtin_copysignf(expm1 / (expm1 + 2.0F), x);
+}
+
+/// By e^-|x|, which cannot overflow: 1 / (1 + e) or e / (1 + e).
+HWY_INLINE HWY_ATTR float sigmoid_f32(float x) {
+  const float e = exp_f32(-__builtin_fabsf(x));
+  return (x < 0.0F ? e : 1.0F) / (1.0F + e);
+}
+
+/// x = m * 2^e with m in [sqrt(1/2), sqrt(2)); log m = 2 atanh(s), s = (m - 1) / (m + 1).
+HWY_INLINE HWY_ATTR float log_f32(float x) {
+  constexpr float kLn2High = 0.693359375F;
+  constexpr float kLn2Low = -2.12194440e-4F;
+  constexpr float kInfinity = __builtin_inff();
+  const bool subnormal = x < 1.17549435e-38F;
+  const float scaled = subnormal ? x * 8388608.0F : x;
+  const std::int32_t bits = __builtin_bit_cast(std::int32_t, scaled);
+  // 0x3f3504f3 is sqrt(1/2): subtracting it makes the exponent field count from there.
+  const std::int32_t e = (bits - 0x3f3504f3) >> 23;
+  const float m = __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) - (static_cast<std::uint32_t>(e) << 23));
+  const float n = static_cast<float>(e) - (subnormal ? 23.0F : 0.0F);
+  const float f = m - 1.0F;
+  const float s = f / (m + 1.0F);
+  const float z = s * s;
+  // (2 atanh(s) - 2 s) / s^3 interpolated at Chebyshev nodes: relative error of the whole below 3e-9. 2 s = f - s f keeps f exact.
+  const float p = z * (0.666666865F + z * (0.399883181F + z * 0.296006918F));
+  float result = n * kLn2High + (f - (s * (f - p) - n * kLn2Low));
+  result = x > 3.40282347e38F ? x : result;        // +inf
+  result = x == 0.0F ? -kInfinity : result;
+  const float nan = __builtin_nanf("");
+  result = x < 0.0F ? nan : result;
+  return x != x ? x : result;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace girih::variant
+HWY_AFTER_NAMESPACE();
+
+#endif  // GIRIH_VARIANT_MATH_INL
