@@ -165,6 +165,7 @@ class Schedule {
   std::int64_t workspace_bytes() const;    ///< for the worst batch within the limits
   std::span<const WorkspaceRegion> workspace_layout() const;
   const attention::ScheduleState& state() const { return *state_; }   ///< internal to the library
+  const std::shared_ptr<const attention::ScheduleState>& shared_state() const { return state_; }   ///< internal to the library
   explicit Schedule(std::shared_ptr<const attention::ScheduleState> state) : state_(std::move(state)) {}
 
  private:

@@ -1,0 +1,175 @@
+// The planner's arithmetic: a line of tiles in cost units is cut into one contiguous stretch per unit. Integers only and no host
+// headers, so that NVRTC compiles it too and a device-side planner can write the same bytes.
+// The line is stored once per *strip* (the tiles of one group of query rows) and repeated for the strip's KV heads, so a search skips
+// whole strips and heads by one multiplication. A capacity is found by bisection; every unit then takes what fits, in order. A tile is
+// cut between items or, where items may be cut, at multiples of its KV block; a cut repeats the fixed cost of a piece.
+#pragma once
+
+#include <cstdint>
+
+#include "abi/attention_plan.h"
+
+namespace girih::abi {
+
+struct LineTile {
+  std::int64_t cost;
+  std::int64_t cost_before;    // of the strip's tiles before this one
+  std::int64_t cost_piece;     // of starting an item, >= 1
+  std::int64_t cost_step;      // of one KV block of all the tile's rows
+  std::int32_t item_begin;     // items of the tile, kv_head 0
+  std::int32_t item_end;
+  std::int32_t kv_block;
+  std::int32_t shared;         // other tiles cover some of its rows: its result is always a part
+};
+
+struct LineStrip {
+  std::int64_t cost;           // of one copy
+  std::int32_t tile_begin;     // tiles of one copy, contiguous, as are their items
+  std::int32_t tile_end;
+  std::int32_t head_begin;     // copy c is KV head head_begin + c
+  std::int32_t copies;
+  std::int32_t segment;
+  std::int32_t shared;         // some tile is shared
+  std::int64_t instance_begin; // number of the first tile of the first copy among all tiles of all copies
+};
+
+/// A place on the line. The start of a tile is its first item with nothing taken; the end of the line is strip = num_strips.
+struct LineSpot {
+  std::int32_t strip;
+  std::int32_t copy;
+  std::int32_t tile;
+  std::int32_t item;
+  std::int32_t keys_taken;     // of the item, a multiple of the KV block
+};
+
+struct Line {
+  const LineStrip* strips;
+  const LineTile* tiles;
+  const WorkItem* items;
+  std::int32_t num_strips;
+  bool cut_items;              // false: items are whole (batch_invariant)
+};
+
+constexpr std::int64_t item_cost(const LineTile& tile, std::int64_t keys) {
+  return tile.cost_piece + (keys + tile.kv_block - 1) / tile.kv_block * tile.cost_step;
+}
+
+inline LineSpot strip_start(const Line& line, std::int32_t strip) {
+  if (strip == line.num_strips) return LineSpot{strip, 0, 0, 0, 0};
+  const std::int32_t tile = line.strips[strip].tile_begin;
+  return LineSpot{strip, 0, tile, line.tiles[tile].item_begin, 0};
+}
+
+inline bool at_tile_start(const Line& line, const LineSpot& at) {
+  return at.keys_taken == 0 && at.item == line.tiles[at.tile].item_begin;
+}
+
+/// The spot after the last tile before `tile` of the copy that `at` is in.
+inline void move_to_tile(const Line& line, LineSpot& at, std::int32_t tile) {
+  const LineStrip& strip = line.strips[at.strip];
+  if (tile < strip.tile_end) {
+    at.tile = tile;
+    at.item = line.tiles[tile].item_begin;
+    at.keys_taken = 0;
+  } else if (at.copy + 1 < strip.copies) {
+    at = LineSpot{at.strip, at.copy + 1, strip.tile_begin, line.tiles[strip.tile_begin].item_begin, 0};
+  } else {
+    at = strip_start(line, at.strip + 1);
+  }
+}
+
+/// Takes what fits into `left` of the tile at `at`; true if that was all of it.
+inline bool take_in_tile(const Line& line, LineSpot& at, std::int64_t& left) {
+  const LineTile& tile = line.tiles[at.tile];
+  for (; at.item < tile.item_end; ++at.item, at.keys_taken = 0) {
+    const WorkItem& item = line.items[at.item];
+    const std::int64_t cost = item_cost(tile, std::int64_t{item.kv_end} - item.kv_begin - at.keys_taken);
+    if (cost <= left) {
+      left -= cost;
+      continue;
+    }
+    if (!line.cut_items || left < tile.cost_piece + tile.cost_step) return false;
+    const std::int64_t blocks = tile.cost_step == 0 ? 1 : (left - tile.cost_piece) / tile.cost_step;
+    at.keys_taken += static_cast<std::int32_t>(blocks * tile.kv_block);
+    left -= tile.cost_piece + blocks * tile.cost_step;
+    return false;
+  }
+  return true;
+}
+
+/// Moves `at` past what fits into `capacity` and returns its cost.
+inline std::int64_t take(const Line& line, LineSpot& at, std::int64_t capacity) {
+  std::int64_t left = capacity;
+  while (at.strip < line.num_strips) {
+    const LineStrip& strip = line.strips[at.strip];
+    if (at.tile == strip.tile_begin && at_tile_start(line, at)) {
+      const std::int64_t rest = (strip.copies - at.copy) * strip.cost;
+      if (rest <= left) {
+        left -= rest;
+        at = strip_start(line, at.strip + 1);
+        continue;
+      }
+      const std::int64_t whole = left / strip.cost;
+      at.copy += static_cast<std::int32_t>(whole);
+      left -= whole * strip.cost;
+    }
+    if (at_tile_start(line, at)) {
+      // The last tile that can be reached whole: cost_before is ascending.
+      const std::int64_t reach = line.tiles[at.tile].cost_before + left;
+      std::int32_t low = at.tile;
+      std::int32_t high = strip.tile_end;
+      if (strip.cost <= reach) {
+        low = strip.tile_end;
+      } else {
+        while (high - low > 1) {
+          const std::int32_t middle = low + (high - low) / 2;
+          if (line.tiles[middle].cost_before <= reach) low = middle;
+          else high = middle;
+        }
+      }
+      const std::int64_t end_cost = low == strip.tile_end ? strip.cost : line.tiles[low].cost_before;
+      left = reach - end_cost;
+      const bool whole_copy = low == strip.tile_end;
+      if (low != at.tile) move_to_tile(line, at, low);
+      if (whole_copy) continue;
+    }
+    if (!take_in_tile(line, at, left)) break;
+    move_to_tile(line, at, at.tile + 1);
+  }
+  return capacity - left;
+}
+
+/// Whether `num_units` units of `capacity` take the whole line. ends[u] is where unit u stops, costs[u] what it took.
+inline bool fill_units(const Line& line, std::int32_t num_units, std::int64_t capacity, LineSpot* ends, std::int64_t* costs) {
+  LineSpot at = strip_start(line, 0);
+  for (std::int32_t u = 0; u < num_units; ++u) {
+    costs[u] = take(line, at, capacity);
+    ends[u] = at;
+  }
+  return at.strip == line.num_strips;
+}
+
+/// Cuts the line for `num_units` units. `total` is the cost of the uncut line, `max_piece` of the largest piece that cannot be cut.
+/// The smallest capacity is found to within 1/128: below max(mean, max_piece) none exists, and mean + 2 max_piece always does, since a
+/// unit stops less than a piece short of its capacity and each cut repeats less than a piece.
+inline void partition(const Line& line, std::int32_t num_units, std::int64_t total, std::int64_t max_piece, LineSpot* ends,
+                      std::int64_t* costs) {
+  const std::int64_t mean = (total + num_units - 1) / num_units;
+  const std::int64_t least = mean > max_piece ? mean : max_piece;
+  const std::int64_t slack = least / 128 + 1;
+  std::int64_t bad = least - 1;
+  std::int64_t good = mean + 2 * max_piece + 1;
+  std::int64_t probe = num_units == 1 ? total : least + slack;
+  std::int64_t filled = -1;
+  if (probe > good) probe = good;
+  while (true) {
+    filled = probe;
+    if (fill_units(line, num_units, probe, ends, costs)) good = probe;
+    else bad = probe;
+    if (good - bad <= slack || good <= bad) break;
+    probe = bad + (good - bad) / 2;
+  }
+  if (filled != good) fill_units(line, num_units, good, ends, costs);
+}
+
+}  // namespace girih::abi

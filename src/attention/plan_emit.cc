@@ -1,0 +1,186 @@
+// Last step of make_plan(): the line is cut for the units and every stretch is written out as items. Whole strips are copies of their
+// first head's items; only the tiles at a unit's ends, and tiles that share rows with others, take the slow path that gives them parts.
+// A tile's parts follow each other both in the list of items and in the workspace, which is what makes merges two integers a tile.
+#include <algorithm>
+#include <cstring>
+
+#include "attention/planner.h"
+#include "base/error.h"
+
+namespace girih::attention {
+namespace {
+
+using abi::LineSpot;
+using abi::LineStrip;
+using abi::LineTile;
+using abi::WorkItem;
+
+class Emitter {
+ public:
+  Emitter(Planner& planner, const ScheduleState& schedule, WorkItem* out)
+      : p_(planner),
+        line_{planner.strips.data(), planner.tiles.data(), planner.items.data(), static_cast<std::int32_t>(planner.strips.size()),
+              !schedule.spec.batch_invariant},
+        out_(out),
+        next_(out) {}
+
+  const abi::Line& line() const { return line_; }
+  std::int64_t written() const { return next_ - out_; }
+
+  /// Writes what lies between the last unit's end and `end`.
+  void write_unit(const LineSpot& end) {
+    while (at_.strip < end.strip || (at_.strip == end.strip && at_.strip < line_.num_strips && before_in_strip(end))) {
+      const LineStrip& strip = line_.strips[at_.strip];
+      const bool ends_here = end.strip == at_.strip;
+      if (strip.shared == 0 && at_.tile == strip.tile_begin && at_tile_start(line_, at_)) {
+        const std::int32_t stop = ends_here ? end.copy : strip.copies;
+        if (stop > at_.copy) {
+          copy_heads(strip, at_.copy, stop);
+          at_ = stop == strip.copies ? strip_start(line_, at_.strip + 1)
+                                     : LineSpot{at_.strip, stop, strip.tile_begin, line_.tiles[strip.tile_begin].item_begin, 0};
+          continue;
+        }
+      }
+      write_in_copy(strip, ends_here && end.copy == at_.copy ? &end : nullptr);
+    }
+  }
+
+  std::int64_t part_rows() const { return part_rows_; }
+
+ private:
+  bool before_in_strip(const LineSpot& end) const {
+    if (at_.copy != end.copy) return at_.copy < end.copy;
+    if (at_.tile != end.tile) return at_.tile < end.tile;
+    return at_.item != end.item ? at_.item < end.item : at_.keys_taken < end.keys_taken;
+  }
+
+  void copy_items(std::int32_t begin, std::int32_t end, std::uint16_t head) {
+    const WorkItem* from = line_.items + begin;
+    const std::int32_t n = end - begin;
+    for (std::int32_t i = 0; i < n; ++i) {
+      next_[i] = from[i];
+      next_[i].kv_head = head;
+    }
+    next_ += n;
+  }
+
+  void copy_heads(const LineStrip& strip, std::int32_t from, std::int32_t to) {
+    const std::int32_t begin = line_.tiles[strip.tile_begin].item_begin;
+    const std::int32_t end = line_.tiles[strip.tile_end - 1].item_end;
+    for (std::int32_t c = from; c < to; ++c) copy_items(begin, end, static_cast<std::uint16_t>(strip.head_begin + c));
+  }
+
+  /// Up to the end of the copy that at_ is in, or `end` within it.
+  void write_in_copy(const LineStrip& strip, const LineSpot* end) {
+    const std::int32_t whole_end = end != nullptr ? end->tile : strip.tile_end;
+    while (at_.tile < whole_end) {
+      const LineTile& tile = line_.tiles[at_.tile];
+      const bool whole = at_tile_start(line_, at_);
+      if (whole && tile.shared == 0) copy_items(tile.item_begin, tile.item_end, head());
+      else write_part(strip, tile, whole, LineSpot{0, 0, 0, tile.item_end, 0}, true);
+      const bool copy_done = at_.tile + 1 == strip.tile_end;
+      move_to_tile(line_, at_, at_.tile + 1);
+      if (copy_done) return;
+    }
+    if (end != nullptr && (at_.item != end->item || at_.keys_taken != end->keys_taken)) {
+      write_part(strip, line_.tiles[at_.tile], at_tile_start(line_, at_), *end, false);
+      at_.item = end->item;
+      at_.keys_taken = end->keys_taken;
+    }
+  }
+
+  std::uint16_t head() const { return static_cast<std::uint16_t>(line_.strips[at_.strip].head_begin + at_.copy); }
+
+  /// A stretch of one tile, from at_ to `end`, that is written as a part (batch_invariant: a part for each of its items).
+  void write_part(const LineStrip& strip, const LineTile& tile, bool starts_tile, const LineSpot& end, bool ends_tile) {
+    const std::int32_t rows = line_.items[tile.item_begin].row_count;
+    const bool each = !line_.cut_items;
+    if (starts_tile) part_ = {static_cast<std::int32_t>(part_rows_), 0};
+    WorkItem* first = next_;
+    std::int32_t taken = at_.keys_taken;
+    for (std::int32_t i = at_.item; i < end.item || (i == end.item && end.keys_taken > 0); ++i) {
+      const std::int32_t stop = i == end.item ? end.keys_taken : 0;
+      *next_ = line_.items[i];
+      next_->kv_head = head();
+      cut_item(tile, *next_, taken, stop);
+      next_->part_row = take_rows(next_ == first || each, rows);
+      next_->flags = static_cast<std::uint8_t>((next_->flags & WorkItem::kChunk) | (each ? WorkItem::kFirst | WorkItem::kLast : 0));
+      ++next_;
+      taken = 0;
+    }
+    first->flags |= WorkItem::kFirst;
+    next_[-1].flags |= WorkItem::kLast;
+    if (!ends_tile) return;
+    if (tile.shared != 0) {
+      const std::int64_t tiles = strip.tile_end - strip.tile_begin;
+      p_.part_ranges[static_cast<std::size_t>(strip.instance_begin + at_.copy * tiles + (at_.tile - strip.tile_begin))] = part_;
+    } else {
+      add_merge(line_.items[tile.item_begin].row_begin, rows);
+    }
+  }
+
+  static void cut_item(const LineTile& tile, WorkItem& item, std::int32_t taken, std::int32_t stop) {
+    if (taken == 0 && stop == 0) return;
+    const std::int32_t begin = item.kv_begin;
+    item.kv_begin = begin + taken;
+    if (stop > 0) item.kv_end = begin + stop;
+    item.full_begin = std::clamp(item.full_begin, item.kv_begin, item.kv_end);
+    item.full_end = std::clamp(item.full_end, item.kv_begin, item.kv_end);
+    if (item.full_begin >= item.full_end) item.full_begin = item.full_end = item.kv_begin;
+    item.cost = static_cast<std::int32_t>(std::min(item_cost(tile, item.kv_end - item.kv_begin), kMaxIndex));
+  }
+
+  std::int32_t take_rows(bool new_part, std::int32_t rows) {
+    if (new_part) {
+      current_part_ = part_rows_;
+      part_rows_ += rows;
+      if (part_rows_ > kMaxIndex) fail(Code::invalid_argument, kPlanOp, "the batch needs more than 2^31 rows of partial results; plan fewer rows at a time");
+      ++part_.count;
+    }
+    return static_cast<std::int32_t>(current_part_);
+  }
+
+  void add_merge(std::int32_t row_begin, std::int32_t rows) {
+    p_.merges.push_back({.row_begin = row_begin, .row_count = rows, .part_begin = static_cast<std::int32_t>(p_.merge_parts.size()),
+                         .part_count = part_.count, .kv_head = head(), .reserved = 0});
+    for (std::int32_t i = 0; i < part_.count; ++i) p_.merge_parts.push_back({part_.part_row + i * rows});
+  }
+
+  Planner& p_;
+  const abi::Line line_;
+  WorkItem* const out_;
+  WorkItem* next_;
+  LineSpot at_{};
+  PartRange part_{};               // of the tile being written
+  std::int64_t current_part_ = 0;
+  std::int64_t part_rows_ = 0;
+
+ public:
+  void start() { at_ = strip_start(line_, 0); }
+};
+
+}  // namespace
+
+std::int64_t max_emitted_items(const Planner& planner, const ScheduleState& schedule) { return planner.num_items + schedule.num_units; }
+
+std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out) {
+  const std::size_t units = static_cast<std::size_t>(schedule.num_units);
+  p.unit_ends.resize(units);
+  p.unit_costs.resize(units);
+  p.unit_begin.resize(units + 1);
+  p.merges.clear();
+  p.merge_parts.clear();
+  Emitter emitter(p, schedule, out);
+  partition(emitter.line(), schedule.num_units, p.total_cost, p.max_piece_cost, p.unit_ends.data(), p.unit_costs.data());
+  emitter.start();
+  p.unit_begin[0] = 0;
+  for (std::size_t u = 0; u < units; ++u) {
+    emitter.write_unit(p.unit_ends[u]);
+    p.unit_begin[u + 1] = static_cast<std::int32_t>(emitter.written());
+  }
+  if (p.unit_ends.back().strip != emitter.line().num_strips) bug("the units do not take the whole line");
+  p.part_rows = emitter.part_rows();
+  return emitter.written();
+}
+
+}  // namespace girih::attention

@@ -1,0 +1,331 @@
+// Second step of make_plan(): query rows become tiles, and what a tile sees becomes its items. One copy is made of the tiles that all KV
+// heads share (a strip); only per-head tables and masks that differ by head need a strip a head.
+// Runs are rounded to KV blocks counted from key 0: visible ones outward, always visible ones inward.
+#include <algorithm>
+
+#include "attention/planner.h"
+#include "base/error.h"
+#include "base/math.h"
+
+namespace girih::attention {
+namespace {
+
+using abi::WorkItem;
+
+/// Joins runs into the items of one tile. An item holds one range that needs no mask; a second one starts another item. With a chunk
+/// (batch_invariant) an item is a chunk, whatever holes it has: its keys are reduced in one order wherever the batch puts them.
+class ItemWriter {
+ public:
+  ItemWriter(std::vector<WorkItem>& items, const WorkItem& form, Divider block, std::int64_t kv_len, std::int64_t chunk)
+      : items_(items), form_(form), block_(block), kv_len_(kv_len), chunk_(chunk) {}
+
+  void add(const KeyRun& run) {
+    const std::int64_t begin = block_.down(run.begin);
+    const std::int64_t end = run.end >= kv_len_ ? kv_len_ : std::min(block_.up(run.end), kv_len_);
+    std::int64_t full_begin = begin;
+    std::int64_t full_end = begin;
+    if (run.always) {
+      full_begin = block_.up(run.begin);
+      full_end = run.end >= kv_len_ ? kv_len_ : block_.down(run.end);
+      if (full_begin >= full_end) full_begin = full_end = begin;
+    }
+    if (chunk_ == 0) join(begin, end, full_begin, full_end);
+    else split_chunks(begin, end, full_begin, full_end);
+  }
+
+  /// Writes the last item; false if the tile sees nothing.
+  bool finish() {
+    if (open_) write(end_);
+    open_ = false;
+    return wrote_;
+  }
+  std::int64_t keys() const { return keys_; }
+
+ private:
+  bool has_full() const { return full_begin_ < full_end_; }
+
+  void start(std::int64_t begin, std::int64_t end, std::int64_t full_begin, std::int64_t full_end) {
+    begin_ = begin;
+    end_ = end;
+    full_begin_ = full_begin;
+    full_end_ = full_end;
+    open_ = true;
+  }
+
+  void join(std::int64_t begin, std::int64_t end, std::int64_t full_begin, std::int64_t full_end) {
+    if (!open_) return start(begin, end, full_begin, full_end);
+    if (begin > end_) {
+      write(end_);
+      return start(begin, end, full_begin, full_end);
+    }
+    end_ = std::max(end_, end);
+    if (full_begin == full_end) return;
+    if (!has_full()) {
+      full_begin_ = full_begin;
+      full_end_ = full_end;
+    } else if (full_end_ == full_begin) {
+      full_end_ = full_end;
+    } else {
+      const std::int64_t rest = end_;
+      write(full_begin);
+      start(full_begin, rest, full_begin, full_end);
+    }
+  }
+
+  void split_chunks(std::int64_t begin, std::int64_t end, std::int64_t full_begin, std::int64_t full_end) {
+    for (std::int64_t at = begin; at < end;) {
+      const std::int64_t chunk_begin = at / chunk_ * chunk_;
+      const std::int64_t stop = std::min(end, chunk_begin + chunk_);
+      const std::int64_t fb = std::clamp(full_begin, at, stop);
+      const std::int64_t fe = std::clamp(full_end, at, stop);
+      const bool same = open_ && begin_ >= chunk_begin;
+      if (open_ && !same) write(end_);
+      if (!same) {
+        start(at, stop, fb < fe ? fb : at, fb < fe ? fe : at);
+      } else {
+        end_ = std::max(end_, stop);
+        if (has_full() && full_end_ == fb) full_end_ = std::max(fe, full_end_);
+        else if (fe - fb > full_end_ - full_begin_) full_begin_ = fb, full_end_ = fe;
+      }
+      at = stop;
+    }
+  }
+
+  void write(std::int64_t end) {
+    WorkItem item = form_;
+    item.kv_begin = static_cast<std::int32_t>(begin_);
+    item.kv_end = static_cast<std::int32_t>(end);
+    item.full_begin = static_cast<std::int32_t>(has_full() ? full_begin_ : begin_);
+    item.full_end = static_cast<std::int32_t>(has_full() ? full_end_ : begin_);
+    items_.push_back(item);
+    keys_ += end - begin_;
+    wrote_ = true;
+  }
+
+  std::vector<WorkItem>& items_;
+  const WorkItem form_;
+  const Divider block_;
+  const std::int64_t kv_len_;
+  const std::int64_t chunk_;
+  bool open_ = false;
+  bool wrote_ = false;
+  std::int64_t begin_ = 0, end_ = 0, full_begin_ = 0, full_end_ = 0, keys_ = 0;
+};
+
+/// Lays the tiles of one group after another; `request` follows the rows.
+class TileLayer {
+ public:
+  TileLayer(Planner& planner, const ScheduleState& schedule) : p_(planner), schedule_(schedule), group_(schedule.group) {
+    for (int c = 0; c < kNumClasses; ++c) block_[c] = Divider(schedule.tune.classes[c].kv_block);
+    chunk_ = schedule.spec.batch_invariant ? schedule.tune.invariant_chunk : 0;
+    drop_empty_ = p_.segments.size() > 1;
+  }
+
+  void lay_segment(std::int64_t s, const KvSegment& segment) {
+    const abi::SegmentInfo& info = p_.segments[static_cast<std::size_t>(s)];
+    s_ = s;
+    masked_ = segment.masked && p_.has_mask;
+    const bool by_head = masked_ && p_.mask.differs_by_head();
+    const int heads = schedule_.spec.num_kv_heads;
+    if (info.num_table_heads > 1 || by_head) p_.heads_differ = p_.heads_differ || heads > 1;
+    request_ = 0;
+    for (std::int64_t g = 0; g < info.num_groups; ++g) {
+      const abi::KvRow& first = p_.kv_rows[static_cast<std::size_t>(info.kv_row_begin + g)];
+      if (first.q_begin == first.q_end) continue;
+      choose_tiles(first);
+      const std::size_t request = request_;
+      if (info.num_table_heads == 1) find_stretches(info, segment, first);
+      if (info.num_table_heads == 1 && !by_head) {
+        lay_strip(info.kv_row_begin + g, 0, heads);
+        continue;
+      }
+      for (int h = 0; h < heads; ++h) {
+        const std::int64_t row = info.kv_row_begin + (info.num_table_heads > 1 ? h * info.num_groups : 0) + g;
+        if (info.num_table_heads > 1) find_stretches(info, segment, p_.kv_rows[static_cast<std::size_t>(row)]);
+        request_ = request;
+        lay_strip(row, h, 1);
+      }
+    }
+  }
+
+ private:
+  std::int64_t request_end(std::size_t r) const { return p_.requests[r].q_begin + p_.requests[r].q_len; }
+
+  /// The class and tile height of a group's rows.
+  void choose_tiles(const abi::KvRow& row) {
+    while (request_end(request_) <= row.q_begin) ++request_;
+    const bool one_request = request_end(request_) >= row.q_end;
+    const std::int64_t rows = (row.q_end - row.q_begin) * schedule_.group;
+    std::int64_t deciding = rows;
+    // A neighbour that shares the group, or a cut of the request into groups, must not change the kernel that computes a row.
+    if (schedule_.spec.batch_invariant) deciding = one_request ? p_.requests[request_].q_len * schedule_.group : kMaxIndex;
+    class_ = deciding <= schedule_.tune.small_rows ? kSmall : kLarge;
+    const ClassTune& tune = schedule_.tune.classes[class_];
+    tile_rows_ = tune.tile_rows;
+    if (rows <= tile_rows_) {
+      tile_rows_ = rows;
+    } else {
+      // Even heights in place of a thin last tile; whole tokens where they fit, for tight hulls.
+      const std::int64_t even = ceil_div(rows, ceil_div(rows, tune.tile_rows));
+      const std::int64_t tokens = round_up(even, schedule_.group);
+      tile_rows_ = tokens <= tune.tile_rows ? tokens : even;
+    }
+  }
+
+  void find_stretches(const abi::SegmentInfo& info, const KvSegment& segment, const abi::KvRow& row) {
+    p_.stretches.clear();
+    if (row.kv_len == 0) return;
+    if (info.has_page_pos == 0) {
+      p_.stretches.push_back({0, row.kv_len, row.kv_pos});
+      return;
+    }
+    std::int64_t entry = row.table_begin;
+    for (std::int64_t key = 0; key < row.kv_len; key += info.page_size, ++entry) {
+      const std::int64_t pos = segment.page_pos[entry];
+      const std::int64_t end = std::min(key + info.page_size, row.kv_len);
+      if (!p_.stretches.empty()) {
+        Stretch& last = p_.stretches.back();
+        if (last.pos + (key - last.key_begin) == pos) {
+          last.key_end = end;
+          continue;
+        }
+      }
+      p_.stretches.push_back({key, end, pos});
+    }
+  }
+
+  /// Hulls over the requests that rows of tokens [first, last] belong to.
+  variant::Box box_of(std::int64_t first, std::int64_t last, int head, int heads) {
+    while (request_end(request_) <= first) ++request_;
+    const abi::RequestInfo& r = p_.requests[request_];
+    variant::Box box;
+    const std::int64_t idx = first - r.q_begin;
+    const std::int64_t end_idx = std::min(last - r.q_begin, r.q_len - 1);
+    box.q_idx = {idx, end_idx};
+    box.q_pos = {r.q_pos + idx, r.q_pos + end_idx};
+    box.q_len = {r.q_len, r.q_len};
+    box.kv_len = {r.kv_len, r.kv_len};
+    box.request = {static_cast<std::int64_t>(request_), static_cast<std::int64_t>(request_)};
+    const auto widen = [](variant::Range& range, std::int64_t lo, std::int64_t hi) {
+      range.lo = std::min(range.lo, lo);
+      range.hi = std::max(range.hi, hi);
+    };
+    for (std::size_t i = request_ + 1; i < p_.requests.size() && p_.requests[i].q_begin <= last; ++i) {
+      const abi::RequestInfo& next = p_.requests[i];
+      if (next.q_len == 0) continue;
+      const std::int64_t final_idx = std::min(last - next.q_begin, next.q_len - 1);
+      widen(box.q_idx, 0, final_idx);
+      widen(box.q_pos, next.q_pos, next.q_pos + final_idx);
+      widen(box.q_len, next.q_len, next.q_len);
+      widen(box.kv_len, next.kv_len, next.kv_len);
+      box.request.hi = static_cast<std::int64_t>(i);
+    }
+    box.q_row = {first, last};
+    box.kv_head = {head, head + heads - 1};
+    box.q_head = {std::int64_t{head} * schedule_.group, std::int64_t{head + heads} * schedule_.group - 1};
+    return box;
+  }
+
+  void lay_strip(std::int64_t kv_row, int head, int heads) {
+    const abi::KvRow& row = p_.kv_rows[static_cast<std::size_t>(kv_row)];
+    abi::LineStrip strip{};
+    strip.tile_begin = static_cast<std::int32_t>(p_.tiles.size());
+    strip.head_begin = head;
+    strip.copies = heads;
+    strip.segment = static_cast<std::int32_t>(s_);
+    strip.instance_begin = p_.num_instances;
+    const std::size_t item_begin = p_.items.size();
+    const std::int64_t row_end = row.q_end * schedule_.group;
+    for (std::int64_t r = row.q_begin * schedule_.group; r < row_end; r += tile_rows_) {
+      lay_tile(strip, row, kv_row, r, std::min(r + tile_rows_, row_end));
+    }
+    strip.tile_end = static_cast<std::int32_t>(p_.tiles.size());
+    if (strip.tile_end == strip.tile_begin) return;
+    if (p_.items.size() > static_cast<std::size_t>(kMaxIndex)) {
+      fail(Code::invalid_argument, kPlanOp, "segments[{}] brings the work items beyond 2^31; plan fewer rows at a time", s_);
+    }
+    p_.num_instances += std::int64_t{heads} * (strip.tile_end - strip.tile_begin);
+    p_.num_items += static_cast<std::int64_t>(p_.items.size() - item_begin) * heads;
+    p_.total_cost += strip.cost * heads;
+    p_.strips.push_back(strip);
+  }
+
+  void lay_tile(abi::LineStrip& strip, const abi::KvRow& row, std::int64_t kv_row, std::int64_t row_begin, std::int64_t row_end) {
+    const ClassTune& tune = schedule_.tune.classes[class_];
+    const std::int64_t rows = row_end - row_begin;
+    WorkItem form{};
+    form.row_begin = static_cast<std::int32_t>(row_begin);
+    form.row_count = static_cast<std::uint16_t>(rows);
+    form.tile_class = static_cast<std::uint8_t>(class_);
+    form.flags = chunk_ > 0 ? WorkItem::kChunk : 0;
+    form.kv_row = static_cast<std::int32_t>(kv_row);
+    form.part_row = -1;
+    form.kv_head = static_cast<std::uint16_t>(strip.head_begin);
+    form.segment = static_cast<std::uint16_t>(s_);
+
+    const std::size_t first = p_.items.size();
+    ItemWriter writer(p_.items, form, block_[class_], row.kv_len, chunk_);
+    if (!masked_) {
+      if (row.kv_len > 0) writer.add({0, row.kv_len, true});
+    } else if (row.kv_len > 0) {
+      p_.runs.clear();
+      p_.mask.find(box_of(group_.quotient(row_begin), group_.quotient(row_end - 1), strip.head_begin, strip.copies), p_.stretches,
+                   tune.kv_block, p_.runs);
+      for (const KeyRun& run : p_.runs) writer.add(run);
+    }
+    if (!writer.finish()) {
+      if (drop_empty_) return;
+      p_.items.push_back(form);
+    }
+    abi::LineTile tile{};
+    tile.cost_before = strip.cost;
+    tile.cost_piece = std::max<std::int64_t>(tune.cost_piece, 1);
+    tile.cost_step = tune.cost_block + rows * tune.cost_block_row;
+    tile.item_begin = static_cast<std::int32_t>(first);
+    tile.item_end = static_cast<std::int32_t>(p_.items.size());
+    tile.kv_block = tune.kv_block;
+    for (std::size_t i = first; i < p_.items.size(); ++i) {
+      WorkItem& item = p_.items[i];
+      const std::int64_t keys = item.kv_end - item.kv_begin;
+      const std::int64_t cost = tile.cost_piece + block_[class_].quotient(keys + tune.kv_block - 1) * tile.cost_step;
+      item.cost = static_cast<std::int32_t>(std::min(cost, kMaxIndex));
+      tile.cost += cost;
+      p_.max_piece_cost = std::max(p_.max_piece_cost, chunk_ > 0 ? cost : tile.cost_piece + (keys > 0 ? tile.cost_step : 0));
+    }
+    p_.items[first].flags |= WorkItem::kFirst;
+    p_.items.back().flags |= WorkItem::kLast;
+    strip.cost += tile.cost;
+    p_.pairs += rows * writer.keys() * strip.copies;
+    p_.tiles.push_back(tile);
+  }
+
+  Planner& p_;
+  const ScheduleState& schedule_;
+  const Divider group_;
+  Divider block_[kNumClasses];
+  std::int64_t chunk_ = 0;
+  std::int64_t s_ = 0;
+  std::size_t request_ = 0;
+  std::int64_t tile_rows_ = 0;
+  int class_ = kSmall;
+  bool masked_ = false;
+  bool drop_empty_ = false;
+};
+
+}  // namespace
+
+void lay_tiles(Planner& p, const ScheduleState& schedule, const Batch& batch) {
+  p.strips.clear();
+  p.tiles.clear();
+  p.items.clear();
+  p.num_instances = p.num_items = p.total_cost = p.max_piece_cost = p.pairs = 0;
+  p.heads_differ = false;
+  bool needs_mask = false;
+  for (const KvSegment& segment : batch.segments) needs_mask = needs_mask || segment.masked;
+  p.has_mask = !schedule.program.mask.empty();
+  if (p.has_mask && needs_mask) p.mask.bind(p.params);
+  TileLayer layer(p, schedule);
+  for (std::size_t s = 0; s < p.segments.size(); ++s) layer.lay_segment(static_cast<std::int64_t>(s), batch.segments[s]);
+}
+
+}  // namespace girih::attention

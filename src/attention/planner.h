@@ -1,0 +1,154 @@
+// The parts of make_plan(), in the order in which they run: read_batch (validate, tables) -> lay_tiles (tiles and their visible items,
+// once for all KV heads that share them) -> find_regions (rows that several tiles cover) -> emit (cut the line, write items, merges).
+// Each fills arrays of the Planner, whose memory stays from batch to batch, so that planning allocates nothing once warm.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "abi/partition.h"
+#include "attention/plan.h"
+
+namespace girih::attention {
+
+inline constexpr std::string_view kPlanOp = "attention.plan";
+inline constexpr std::int64_t kMaxPosition = std::int64_t{1} << 60;   // positions beyond it could overflow in masks
+inline constexpr std::int64_t kMaxIndex = (std::int64_t{1} << 31) - 1;
+
+/// Division of 31-bit numbers by a fixed one: a multiplication.
+struct Divider {
+  std::int64_t divisor = 1;
+  std::uint64_t magic = (std::uint64_t{1} << 63) + 1;
+  Divider() = default;
+  explicit Divider(std::int64_t d) : divisor(d), magic((std::uint64_t{1} << 63) / static_cast<std::uint64_t>(d) + 1) {}
+  std::int64_t quotient(std::int64_t n) const {
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<std::int64_t>((static_cast<Wide>(static_cast<std::uint64_t>(n)) * magic) >> 63);
+  }
+  std::int64_t down(std::int64_t n) const { return quotient(n) * divisor; }
+  std::int64_t up(std::int64_t n) const { return quotient(n + divisor - 1) * divisor; }
+};
+
+/// Keys of one table row that lie at consecutive positions (one for the whole row, or adjacent pages where each page has a position).
+struct Stretch {
+  std::int64_t key_begin, key_end;
+  std::int64_t pos;              // of key_begin
+};
+
+/// Visible runs of a tile as ranges of keys.
+struct KeyRun {
+  std::int64_t begin, end;
+  bool always;
+};
+
+/// Proves which keys a tile sees. Masks that depend on q_pos - kv_pos alone (causal, windows) are solved once per tile height, around
+/// position 0, and shifted to each tile.
+class TileMask {
+ public:
+  explicit TileMask(const variant::Program& program);
+  void bind(const variant::ParamTable& params);
+  bool differs_by_head() const { return differs_by_head_; }
+  /// Appends the runs of [begin, end) of the stretches to `runs`, ascending.
+  void find(const variant::Box& box, std::span<const Stretch> stretches, std::int64_t kv_block, std::vector<KeyRun>& runs);
+
+ private:
+  struct Relative {              // runs around q_pos = [0, height]
+    std::int64_t height = -1, begin = 0, end = 0;
+    std::vector<variant::MaskProver::Run> runs;
+  };
+  void find_shifted(const variant::Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain, std::vector<KeyRun>& runs);
+  void find_stretch(const variant::Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain, std::vector<KeyRun>& runs);
+
+  variant::MaskProver prover_;
+  bool differs_by_head_ = false;
+  bool shift_invariant_ = false;
+  std::vector<Relative> relative_;
+  std::vector<variant::MaskProver::Run> found_;
+};
+
+/// Whether moving q_pos and kv_pos by the same distance never changes the mask.
+bool is_shift_invariant(const variant::Code& mask);
+
+/// Rows [row_begin, row_end) of a KV head and the tiles that cover them, in segment order.
+struct Region {
+  std::int64_t row_begin, row_end;
+  std::int64_t cover_begin, cover_end;   // into Planner::covers
+};
+struct Cover {
+  std::int32_t strip, tile;
+};
+/// A walk over one segment's tiles of one head, in row order; at the end strip = end_strip.
+struct RegionCursor {
+  std::int32_t strip, end_strip, tile;
+};
+/// Where a shared tile's parts went: consecutive, row_count rows each.
+struct PartRange {
+  std::int32_t part_row, count;
+};
+
+struct Planner {
+  explicit Planner(const ScheduleState& schedule);
+
+  // read_batch
+  std::int64_t num_tokens = 0;
+  std::vector<abi::RequestInfo> requests;
+  std::vector<abi::SegmentInfo> segments;
+  std::vector<abi::KvRow> kv_rows;
+  std::vector<std::int64_t> sums;
+  variant::ParamTable params{};
+
+  // lay_tiles
+  bool has_mask = false;
+  TileMask mask;
+  std::vector<Stretch> stretches;
+  std::vector<KeyRun> runs;
+  std::vector<abi::LineStrip> strips;
+  std::vector<abi::LineTile> tiles;
+  std::vector<abi::WorkItem> items;      // of one copy of each strip
+  std::int64_t num_instances = 0;        // tiles of all copies
+  std::int64_t num_items = 0;            // items of all copies
+  std::int64_t total_cost = 0;
+  std::int64_t max_piece_cost = 0;
+  std::int64_t pairs = 0;                // packed rows x keys over all copies
+  bool heads_differ = false;             // some strip is for one head only
+
+  // find_regions: one list per head, or one for all
+  std::vector<Region> regions;
+  std::vector<std::int64_t> region_begin;
+  std::vector<Cover> covers;
+  std::vector<RegionCursor> cursors;
+
+  // emit
+  std::vector<abi::LineSpot> unit_ends;
+  std::vector<std::int64_t> unit_costs;
+  std::vector<PartRange> part_ranges;
+  std::vector<std::int32_t> unit_begin;
+  std::vector<abi::MergeItem> merges;
+  std::vector<abi::MergePart> merge_parts;
+  std::int64_t part_rows = 0;
+
+  std::vector<std::byte> next_blob;      // swapped with the plan's
+};
+
+/// Validates the batch and fills requests, segments, kv_rows and params.
+void read_batch(Planner& planner, const ScheduleState& schedule, const Batch& batch);
+/// Fills strips, tiles and items from the tables.
+void lay_tiles(Planner& planner, const ScheduleState& schedule, const Batch& batch);
+/// Finds the rows of each head that no tile or several tiles cover and marks tiles as shared.
+void find_regions(Planner& planner, const ScheduleState& schedule);
+/// Cuts the line, writes the items to `out` (room for max_emitted_items) and returns their number.
+std::int64_t emit_items(Planner& planner, const ScheduleState& schedule, abi::WorkItem* out);
+std::int64_t max_emitted_items(const Planner& planner, const ScheduleState& schedule);
+/// Appends the merges of the regions to those of the cut tiles.
+void emit_region_merges(Planner& planner, const ScheduleState& schedule);
+
+/// Bytes of an array parameter's data (scalars: 8).
+std::int64_t param_bytes(const variant::ParamInfo& info, std::int64_t size);
+/// The parameter table of a checked blob's plan-time parameters.
+variant::ParamTable blob_params(const ScheduleState& schedule, const PlanView& view);
+/// The blob's typed views; the header's arrays must lie inside the blob.
+PlanView view_blob(const std::byte* blob);
+
+}  // namespace girih::attention
