@@ -8,6 +8,7 @@
 #include "girih/error.h"
 #include "tools/allocations.h"
 #include "tools/cli.h"
+#include "tools/replay.h"
 
 namespace {
 
@@ -45,6 +46,7 @@ int run(int argc, char** argv) {
   add_info_command(app, exit_code);
   add_plan_command(app, exit_code);
   add_bench_command(app, exit_code, &allocation_count);
+  add_replay_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
