@@ -1,5 +1,7 @@
 // The merge of attention states against the double-precision formula, and the rules at its edges: empty states, states alone, very
 // negative, infinite and NaN LSEs, aliasing, strides, zero states.
+#include "ref/merge.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +13,6 @@
 
 #include "base/numeric.h"
 #include "girih/attention.h"
-#include "ref/merge.h"
 
 namespace girih {
 namespace {
@@ -55,7 +56,8 @@ void expect_state(const Tensor& v, const Tensor& s, std::int64_t cell, const ref
   }
   for (std::int64_t d = 0; d < dim; ++d) {
     const double e = expected.v[static_cast<std::size_t>(d)];
-    ASSERT_NEAR(static_cast<double>(v.get(cell * dim + d)), e, tolerance(v.view.dtype) * std::max(1.0, std::fabs(e))) << what << " dim " << d;
+    ASSERT_NEAR(static_cast<double>(v.get(cell * dim + d)), e, tolerance(v.view.dtype) * std::max(1.0, std::fabs(e)))
+        << what << " dim " << d;
   }
 }
 
@@ -77,7 +79,8 @@ void check_pair(DType t, std::int64_t n, std::int64_t heads, std::int64_t dim, b
   s_b.randomise(random, 4);
   merge_state(context(), v_a.view, s_a.view, v_b.view, s_b.view, v_out.view, s_out.view, base2);
   for (std::int64_t cell = 0; cell < n * heads; ++cell) {
-    const ref::State expected = ref::merge({state_of(v_a, s_a, cell, dim), state_of(v_b, s_b, cell, dim)}, static_cast<std::size_t>(dim), base2);
+    const ref::State expected =
+        ref::merge({state_of(v_a, s_a, cell, dim), state_of(v_b, s_b, cell, dim)}, static_cast<std::size_t>(dim), base2);
     expect_state(v_out, s_out, cell, expected, std::string(name(t)) + " cell " + std::to_string(cell));
   }
 }
@@ -110,7 +113,7 @@ TEST(Merge, A01_EmptyStatesMergeToEmpty) {
     expect_state(v_out, s_out, 0, empty, "pair");
 
     Tensor v_n(t, {1, 3, 1, 64}), s_n(DType::f32, {1, 3, 1}), v_o(t, {1, 1, 64}), s_o(DType::f32, {1, 1});
-    for (int i = 0; i < 3; ++i) s_n.set(i, -kInf);   // their values stay NaN: an empty state's values are never used
+    for (int i = 0; i < 3; ++i) s_n.set(i, -kInf);  // their values stay NaN: an empty state's values are never used
     merge_states(context(), v_n.view, s_n.view, v_o.view, s_o.view);
     expect_state(v_o, s_o, 0, empty, "many");
 
@@ -161,7 +164,8 @@ TEST(Merge, A02_FiniteWithEmptyIsBitExact) {
 TEST(Merge, A02_ZeroStatesAreEmpty) {
   Tensor v_out(DType::bf16, {4, 3, 20}), s_out(DType::f32, {4, 3});
   const ref::State empty{std::vector<double>(20, 0.0), -std::numeric_limits<double>::infinity()};
-  merge_states(context(), TensorView(nullptr, DType::bf16, {4, 0, 3, 20}), TensorView(nullptr, DType::f32, {4, 0, 3}), v_out.view, s_out.view);
+  merge_states(context(), TensorView(nullptr, DType::bf16, {4, 0, 3, 20}), TensorView(nullptr, DType::f32, {4, 0, 3}), v_out.view,
+               s_out.view);
   for (int cell = 0; cell < 12; ++cell) expect_state(v_out, s_out, cell, empty, "merge_states");
   Tensor v_two(DType::bf16, {4, 3, 20}), s_two(DType::f32, {4, 3});
   merge_states_varlen(context(), TensorView(nullptr, DType::bf16, {0, 3, 20}), TensorView(nullptr, DType::f32, {0, 3}),
@@ -171,7 +175,8 @@ TEST(Merge, A02_ZeroStatesAreEmpty) {
 
 TEST(Merge, A02_VeryNegativeFiniteLsesAreAveraged) {
   for (const float lse : {-1e30F, -3.4e38F, 1e30F}) {
-    Tensor v_a(DType::f32, {1, 1, 8}), v_b(DType::f32, {1, 1, 8}), s(DType::f32, {1, 1}), v_out(DType::f32, {1, 1, 8}), s_out(DType::f32, {1, 1});
+    Tensor v_a(DType::f32, {1, 1, 8}), v_b(DType::f32, {1, 1, 8}), s(DType::f32, {1, 1}), v_out(DType::f32, {1, 1, 8}),
+        s_out(DType::f32, {1, 1});
     for (int i = 0; i < 8; ++i) v_a.set(i, static_cast<float>(i)), v_b.set(i, static_cast<float>(3 * i));
     s.set(0, lse);
     merge_state(context(), v_a.view, s.view, v_b.view, s.view, v_out.view, s_out.view);
@@ -226,7 +231,7 @@ TEST(Merge, ManyStatesMatchTheFormulaWithSomeEmpty) {
 TEST(Merge, VariableLengthsMatchTheFormula) {
   std::mt19937 random(13);
   const std::int64_t heads = 3, dim = 24;
-  const std::vector<std::int32_t> indptr{2, 3, 3, 8, 10};   // starts past 0: the first two states belong to no row
+  const std::vector<std::int32_t> indptr{2, 3, 3, 8, 10};  // starts past 0: the first two states belong to no row
   Tensor v(DType::f16, {12, heads, dim}), s(DType::f32, {12, heads}), v_out(DType::f16, {4, heads, dim}), s_out(DType::f32, {4, heads});
   v.randomise(random, 1);
   s.randomise(random, 3);
@@ -318,7 +323,8 @@ TEST(Merge, StridesOfEveryKindAndMixedTypes) {
 TEST(Merge, OutputMayBeTheFirstStateOfItsRow) {
   std::mt19937 random(23);
   const std::int64_t n = 6, states = 3, heads = 2, dim = 16;
-  Tensor v(DType::f32, {n, states, heads, dim}), s(DType::f32, {n, states, heads}), v_out(DType::f32, {n, heads, dim}), s_out(DType::f32, {n, heads});
+  Tensor v(DType::f32, {n, states, heads, dim}), s(DType::f32, {n, states, heads}), v_out(DType::f32, {n, heads, dim}),
+      s_out(DType::f32, {n, heads});
   v.randomise(random, 1);
   s.randomise(random, 1);
   merge_states(context(), v.view, s.view, v_out.view, s_out.view);
@@ -361,21 +367,27 @@ TEST(Merge, BadArgumentsAreNamedAndNothingIsWritten) {
   Tensor v(DType::f32, {2, 3, 4}), s(DType::f32, {2, 3}), v_out(DType::f32, {2, 3, 4}), s_out(DType::f32, {2, 3});
   for (int i = 0; i < 24; ++i) v.set(i, 1);
   for (int i = 0; i < 6; ++i) s.set(i, 0);
-  Tensor i8(DType::i8, {2, 3, 4}), half_lse(DType::f16, {2, 3}), wide(DType::f32, {2, 3, 5}), many(DType::f32, {2, 2, 3, 4}), s_many(DType::f32, {2, 2, 3});
+  Tensor i8(DType::i8, {2, 3, 4}), half_lse(DType::f16, {2, 3}), wide(DType::f32, {2, 3, 5}), many(DType::f32, {2, 2, 3, 4}),
+      s_many(DType::f32, {2, 2, 3});
   const Code bad = Code::invalid_argument;
   expect_error(bad, "merge_state", "v_a is i8", [&] { merge_state(context(), i8.view, s.view, v.view, s.view, v_out.view, s_out.view); });
-  expect_error(bad, "merge_state", "s_b is f16", [&] { merge_state(context(), v.view, s.view, v.view, half_lse.view, v_out.view, s_out.view); });
-  expect_error(bad, "merge_state", "v_b.shape[2]=5", [&] { merge_state(context(), v.view, s.view, wide.view, s.view, v_out.view, s_out.view); });
+  expect_error(bad, "merge_state", "s_b is f16",
+               [&] { merge_state(context(), v.view, s.view, v.view, half_lse.view, v_out.view, s_out.view); });
+  expect_error(bad, "merge_state", "v_b.shape[2]=5",
+               [&] { merge_state(context(), v.view, s.view, wide.view, s.view, v_out.view, s_out.view); });
   expect_error(bad, "merge_state", "v_a has rank 0", [&] { merge_state(context(), {}, s.view, v.view, s.view, v_out.view, s_out.view); });
   TensorView no_data = v.view;
   no_data.data = nullptr;
-  expect_error(bad, "merge_state", "v_a.data is null", [&] { merge_state(context(), no_data, s.view, v.view, s.view, v_out.view, s_out.view); });
+  expect_error(bad, "merge_state", "v_a.data is null",
+               [&] { merge_state(context(), no_data, s.view, v.view, s.view, v_out.view, s_out.view); });
   TensorView device = v.view;
   device.device.kind = DeviceKind::cuda;
-  expect_error(Code::unsupported, "merge_state", "v_a", [&] { merge_state(context(), device, s.view, v.view, s.view, v_out.view, s_out.view); });
+  expect_error(Code::unsupported, "merge_state", "v_a",
+               [&] { merge_state(context(), device, s.view, v.view, s.view, v_out.view, s_out.view); });
   TensorView folded = v_out.view;
   folded.strides[1] = 0;
-  expect_error(bad, "merge_state", "v_out.strides[1]=0", [&] { merge_state(context(), v.view, s.view, v.view, s.view, folded, s_out.view); });
+  expect_error(bad, "merge_state", "v_out.strides[1]=0",
+               [&] { merge_state(context(), v.view, s.view, v.view, s.view, folded, s_out.view); });
   expect_error(bad, "merge_states", "s.shape[1]", [&] {
     merge_states(context(), many.view, TensorView(s_many.view.data, DType::f32, {2, 1, 3}), v_out.view, s_out.view);
   });

@@ -23,8 +23,8 @@ double defined_value(std::uint32_t code, int exp_bits, int man_bits) {
   const int sign = static_cast<int>(code >> (exp_bits + man_bits)) & 1;
   const int exponent = static_cast<int>(code >> man_bits) & ((1 << exp_bits) - 1);
   const int mantissa = static_cast<int>(code) & ((1 << man_bits) - 1);
-  const double value = exponent == 0 ? std::ldexp(mantissa, 1 - bias - man_bits)
-                                     : std::ldexp(mantissa + (1 << man_bits), exponent - bias - man_bits);
+  const double value =
+      exponent == 0 ? std::ldexp(mantissa, 1 - bias - man_bits) : std::ldexp(mantissa + (1 << man_bits), exponent - bias - man_bits);
   return sign != 0 ? -value : value;
 }
 
@@ -33,11 +33,11 @@ bool same_value(float a, double b) { return static_cast<double>(a) == b && std::
 struct SmallFloat {
   DType type;
   int exp_bits, man_bits;
-  std::uint32_t max_code;   // largest finite, without sign
+  std::uint32_t max_code;  // largest finite, without sign
   bool overflow_is_inf;
 };
 const SmallFloat kFormats[] = {{DType::f16, 5, 10, 0x7bff, true}, {DType::bf16, 8, 7, 0x7f7f, true}, {DType::e4m3, 4, 3, 0x7e, false},
-                               {DType::e5m2, 5, 2, 0x7b, false}, {DType::nvfp4, 2, 1, 7, false},     {DType::mxfp4, 2, 1, 7, false}};
+                               {DType::e5m2, 5, 2, 0x7b, false},  {DType::nvfp4, 2, 1, 7, false},    {DType::mxfp4, 2, 1, 7, false}};
 
 /// The code nearest to |x| by bisection over the values of all finite codes, in exact double arithmetic; ties go to the even code.
 std::uint32_t nearest_magnitude(const SmallFloat& f, double x) {
@@ -103,10 +103,10 @@ TEST(Numeric, MidpointsAndTheirNeighboursRoundToNearestEven) {
   for (const SmallFloat& f : kFormats) {
     for (std::uint32_t code = 0; code <= f.max_code; ++code) {
       const double a = defined_value(code, f.exp_bits, f.man_bits);
-      const double b = code < f.max_code ? defined_value(code + 1, f.exp_bits, f.man_bits)
-                                         : 2 * a - defined_value(code - 1, f.exp_bits, f.man_bits);
+      const double b =
+          code < f.max_code ? defined_value(code + 1, f.exp_bits, f.man_bits) : 2 * a - defined_value(code - 1, f.exp_bits, f.man_bits);
       const float middle = static_cast<float>((a + b) / 2);
-      if (static_cast<double>(middle) != (a + b) / 2) continue;   // bf16's topmost midpoint excepted, all are f32 values
+      if (static_cast<double>(middle) != (a + b) / 2) continue;  // bf16's topmost midpoint excepted, all are f32 values
       for (const float x : {middle, std::nextafter(middle, 0.0F), std::nextafter(middle, kInf)}) {
         ASSERT_EQ(encode(f.type, x), expected_code(f, x)) << name(f.type) << ' ' << x;
         ASSERT_EQ(encode(f.type, -x), expected_code(f, -x)) << name(f.type) << ' ' << -x;
@@ -120,8 +120,9 @@ TEST(Numeric, RandomBitPatternsEncodeToTheNearestCode) {
   for (const SmallFloat& f : kFormats) {
     for (int i = 0; i < 200000; ++i) {
       float x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
-      if (i % 2 == 1) x = std::ldexp(std::bit_cast<float>(static_cast<std::uint32_t>(random() & 0x807fffffU) | 0x3f800000U),
-                                     static_cast<int>(random() % 48) - 30);
+      if (i % 2 == 1)
+        x = std::ldexp(std::bit_cast<float>(static_cast<std::uint32_t>(random() & 0x807fffffU) | 0x3f800000U),
+                       static_cast<int>(random() % 48) - 30);
       if (std::isnan(x) || std::isinf(x)) continue;
       ASSERT_EQ(encode(f.type, x), expected_code(f, x)) << name(f.type) << ' ' << x;
     }
@@ -188,7 +189,7 @@ TEST(Numeric, E2m1IsTheListedTable) {
     EXPECT_EQ(decode_e2m1(static_cast<std::uint8_t>(code | 8)), -values[code]);
     EXPECT_EQ(decode_e2m1(static_cast<std::uint8_t>(code | 0xf0)), values[code]) << "only the low nibble counts";
   }
-  EXPECT_EQ(encode_e2m1(0.25F), 0);   // ties to the even code
+  EXPECT_EQ(encode_e2m1(0.25F), 0);  // ties to the even code
   EXPECT_EQ(encode_e2m1(0.75F), 2);
   EXPECT_EQ(encode_e2m1(2.5F), 4);
   EXPECT_EQ(encode_e2m1(5.0F), 6);

@@ -7,13 +7,14 @@
 
 namespace {
 
-std::atomic<std::int64_t> g_allocations{0};   // operator new has no argument that could carry it
+std::atomic<std::int64_t> g_allocations{0};  // operator new has no argument that could carry it
 
 void* allocate(std::size_t size, std::size_t alignment) {
   g_allocations.fetch_add(1, std::memory_order_relaxed);
   if (size == 0) size = 1;
-  void* memory = alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__ ? std::malloc(size)
-                                                               : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  void* memory = alignment <= __STDCPP_DEFAULT_NEW_ALIGNMENT__
+                     ? std::malloc(size)
+                     : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }

@@ -51,12 +51,21 @@ Lens lengths_from_quantiles(const std::vector<std::pair<double, double>>& points
 Lens azure_conversation_lengths(int n) { return lengths_from_quantiles({{0, 16}, {0.5, 1020}, {0.9, 2734}, {0.99, 4142}, {1, 4298}}, n); }
 
 void add_decode(std::vector<AttentionCase>& cases) {
-  struct Heads { const char* name; int qo, kv; };
-  struct Types { const char* name; DType q, kv; };
-  struct Size { int batch; std::int64_t kv_len; };
+  struct Heads {
+    const char* name;
+    int qo, kv;
+  };
+  struct Types {
+    const char* name;
+    DType q, kv;
+  };
+  struct Size {
+    int batch;
+    std::int64_t kv_len;
+  };
   for (const Heads heads : {Heads{"mha", 32, 32}, Heads{"gqa", 32, 8}}) {
-    for (const Types types : {Types{"bf16", DType::bf16, DType::bf16}, Types{"f32", DType::f32, DType::f32}, Types{"e4m3", DType::bf16, DType::e4m3},
-                              Types{"i8", DType::bf16, DType::i8}}) {
+    for (const Types types : {Types{"bf16", DType::bf16, DType::bf16}, Types{"f32", DType::f32, DType::f32},
+                              Types{"e4m3", DType::bf16, DType::e4m3}, Types{"i8", DType::bf16, DType::i8}}) {
       for (const Size size : {Size{1, 8192}, Size{2, 4096}, Size{16, 2048}}) {
         cases.push_back({.name = fmt::format("decode-{}-{}-b{}-kv{}", heads.name, types.name, size.batch, size.kv_len),
                          .spec = make_spec(heads.qo, heads.kv, types.q, types.kv),
@@ -70,14 +79,24 @@ void add_decode(std::vector<AttentionCase>& cases) {
   for (std::int64_t n : skewed) total += n;
   for (const Heads heads : {Heads{"mha", 32, 32}, Heads{"gqa", 32, 8}}) {
     const AttentionSpec spec = make_spec(heads.qo, heads.kv, DType::bf16, DType::bf16);
-    cases.push_back({.name = fmt::format("decode-{}-bf16-skewed-b32", heads.name), .spec = spec, .qo_lens = Lens(32, 1), .kv_lens = skewed});
-    cases.push_back({.name = fmt::format("decode-{}-bf16-uniform-b32", heads.name), .spec = spec, .qo_lens = Lens(32, 1), .kv_lens = Lens(32, total / 32)});
+    cases.push_back(
+        {.name = fmt::format("decode-{}-bf16-skewed-b32", heads.name), .spec = spec, .qo_lens = Lens(32, 1), .kv_lens = skewed});
+    cases.push_back({.name = fmt::format("decode-{}-bf16-uniform-b32", heads.name),
+                     .spec = spec,
+                     .qo_lens = Lens(32, 1),
+                     .kv_lens = Lens(32, total / 32)});
   }
   cases.push_back({.name = "decode-mla-bf16-b2-kv2048", .spec = make_mla_spec(), .qo_lens = Lens(2, 1), .kv_lens = Lens(2, 2048)});
 }
 
 void add_prefill(std::vector<AttentionCase>& cases) {
-  struct Row { const char* name; DType dtype; std::int64_t len; const char* mask; const char* logits; };
+  struct Row {
+    const char* name;
+    DType dtype;
+    std::int64_t len;
+    const char* mask;
+    const char* logits;
+  };
   constexpr Row kRows[] = {
       {"prefill-bf16-causal-2048", DType::bf16, 2048, "causal", "none"},
       {"prefill-bf16-causal-8192", DType::bf16, 8192, "causal", "none"},
@@ -93,14 +112,23 @@ void add_prefill(std::vector<AttentionCase>& cases) {
       {"prefill-bf16-alibi-2048", DType::bf16, 2048, "causal", "alibi"},
   };
   for (const Row& row : kRows) {
-    cases.push_back({.name = row.name, .spec = make_spec(8, 8, row.dtype, row.dtype), .qo_lens = {row.len}, .kv_lens = {row.len}, .mask = row.mask, .logits = row.logits});
+    cases.push_back({.name = row.name,
+                     .spec = make_spec(8, 8, row.dtype, row.dtype),
+                     .qo_lens = {row.len},
+                     .kv_lens = {row.len},
+                     .mask = row.mask,
+                     .logits = row.logits});
   }
-  cases.push_back({.name = "append-gqa-bf16-64-kv4096", .spec = make_spec(32, 8, DType::bf16, DType::bf16), .qo_lens = {64}, .kv_lens = {4096}});
+  cases.push_back(
+      {.name = "append-gqa-bf16-64-kv4096", .spec = make_spec(32, 8, DType::bf16, DType::bf16), .qo_lens = {64}, .kv_lens = {4096}});
 }
 
 void add_shared_prefix(std::vector<AttentionCase>& cases) {
-  AttentionCase c{.name = "prefix4096-gqa-bf16-b16-flat", .spec = make_spec(32, 8, DType::bf16, DType::bf16), .qo_lens = Lens(16, 1),
-                  .kv_lens = Lens(16, 4096 + 128), .shared_prefix = 4096};
+  AttentionCase c{.name = "prefix4096-gqa-bf16-b16-flat",
+                  .spec = make_spec(32, 8, DType::bf16, DType::bf16),
+                  .qo_lens = Lens(16, 1),
+                  .kv_lens = Lens(16, 4096 + 128),
+                  .shared_prefix = 4096};
   cases.push_back(c);
   c.name = "prefix4096-gqa-bf16-b16-cascade";
   c.cascade = true;
@@ -131,7 +159,8 @@ double useful_bytes(const AttentionCase& c) {
     keys += static_cast<double>(c.kv_lens[r] - c.shared_prefix);
     rows += static_cast<double>(c.qo_lens[r]);
   }
-  const double key_bytes = static_cast<double>(bytes(c.spec.k_dtype, c.spec.head_dim_qk)) + (c.spec.v_is_k ? 0.0 : static_cast<double>(bytes(c.spec.v_dtype, c.spec.head_dim_vo)));
+  const double key_bytes = static_cast<double>(bytes(c.spec.k_dtype, c.spec.head_dim_qk)) +
+                           (c.spec.v_is_k ? 0.0 : static_cast<double>(bytes(c.spec.v_dtype, c.spec.head_dim_vo)));
   const double row_bytes = static_cast<double>(bytes(c.spec.q_dtype, c.spec.head_dim_qk) + bytes(c.spec.o_dtype, c.spec.head_dim_vo));
   return keys * c.spec.num_kv_heads * key_bytes + rows * c.spec.num_qo_heads * row_bytes;
 }

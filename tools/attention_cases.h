@@ -15,11 +15,11 @@ namespace girih::tools {
 
 struct AttentionCase {
   std::string name;
-  AttentionSpec spec;                      ///< without variant
-  std::vector<std::int64_t> qo_lens, kv_lens;   ///< per request
+  AttentionSpec spec;                          ///< without variant
+  std::vector<std::int64_t> qo_lens, kv_lens;  ///< per request
   std::string mask = "causal", logits = "none";
-  std::int64_t shared_prefix = 0;          ///< the first keys of every request lie in the same pages (a multiple of the page size)
-  bool cascade = false;                    ///< the shared prefix is a segment of its own, one group over all requests
+  std::int64_t shared_prefix = 0;  ///< the first keys of every request lie in the same pages (a multiple of the page size)
+  bool cascade = false;            ///< the shared prefix is a segment of its own, one group over all requests
 };
 
 inline constexpr std::int64_t kBenchPageSize = 16;
@@ -53,10 +53,10 @@ class AttentionData {
   void make_store(const AttentionSpec& spec);
 
   OwnedBatch batch_;
-  std::vector<std::vector<std::int32_t>> pages_;   // per segment
+  std::vector<std::vector<std::int32_t>> pages_;  // per segment
   std::int64_t num_pages_ = 0;
   Memory q_memory_, o_memory_, k_memory_, v_memory_;
-  float scale_ = 1;                        // of every quantised plane
+  float scale_ = 1;  // of every quantised plane
   KvStore store_;
   TensorView q_, o_;
   std::vector<SegmentData> segments_;

@@ -15,7 +15,7 @@
 namespace girih::tools {
 namespace {
 
-constexpr float kQuantStep = 1.0F / 32;    // of int8 and e4m3 codes: normals up to 4 fit
+constexpr float kQuantStep = 1.0F / 32;  // of int8 and e4m3 codes: normals up to 4 fit
 
 std::uint8_t to_e4m3(float value) {
   // Nearest of the finite codes by search: slow, and used for a table only. Code = sign, 4 bits of exponent (bias 7), 3 of mantissa.
@@ -44,7 +44,9 @@ void encode(DType dtype, float value, std::byte* to) {
       std::memcpy(to, &half, 2);
       return;
     }
-    case DType::i8: *to = static_cast<std::byte>(static_cast<std::int8_t>(std::lround(std::clamp(value / kQuantStep, -127.0F, 127.0F)))); return;
+    case DType::i8:
+      *to = static_cast<std::byte>(static_cast<std::int8_t>(std::lround(std::clamp(value / kQuantStep, -127.0F, 127.0F))));
+      return;
     case DType::e4m3: *to = static_cast<std::byte>(to_e4m3(value / kQuantStep)); return;
     default: bug("no encoder for {}", name(dtype));
   }
@@ -62,7 +64,7 @@ AttentionData::Memory AttentionData::allocate(std::int64_t bytes) {
 
 AttentionData::Memory AttentionData::random_memory(DType dtype, std::int64_t elements, std::uint64_t seed) {
   constexpr std::int64_t kTable = 1 << 15;
-  constexpr std::int64_t kCopy = 1 << 12;    // elements copied at a time
+  constexpr std::int64_t kCopy = 1 << 12;  // elements copied at a time
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   const std::int64_t size = bits(dtype) / 8;

@@ -21,7 +21,7 @@ constexpr int kMaxDepth = 8;
 constexpr std::int64_t kMaxTokens = (std::int64_t{1} << 31) - 1;
 constexpr std::int64_t kMaxSegments = 64;
 constexpr std::int64_t kMaxPageSize = std::int64_t{1} << 20;
-constexpr std::int64_t kMaxInt = 1 << 20;   // head counts and dims; schedule() has the real rules
+constexpr std::int64_t kMaxInt = 1 << 20;  // head counts and dims; schedule() has the real rules
 
 /// A value and where it is: `path` is its JSON pointer.
 struct Field {
@@ -38,8 +38,9 @@ struct Field {
 
 std::int64_t to_integer(const Field& field, std::int64_t low, std::int64_t high) {
   const Json& value = *field.value;
-  const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())
-                                               : value.is_number_integer();
+  const bool fits = value.is_number_unsigned()
+                        ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())
+                        : value.is_number_integer();
   if (!fits || value.get<std::int64_t>() < low || value.get<std::int64_t>() > high) {
     field.refuse("must be a whole number in [{}, {}]", low, high);
   }
@@ -204,7 +205,8 @@ OwnedSegment read_segment(const Field& field, std::int64_t num_tokens, std::int6
     segment.qo_indptr = to_indptr(f, num_tokens, "tokens of the batch");
     num_groups = std::ssize(segment.qo_indptr) - 1;
   });
-  if (std::ssize(segment.kv_len) != num_groups) kv_lens.refuse("has {} entries; must be {}, one per group", segment.kv_len.size(), num_groups);
+  if (std::ssize(segment.kv_len) != num_groups)
+    kv_lens.refuse("has {} entries; must be {}, one per group", segment.kv_len.size(), num_groups);
   object.optional("kv_pos", [&](const Field& f) {
     segment.kv_pos = to_lengths(f);
     if (std::ssize(segment.kv_pos) != num_groups) f.refuse("has {} entries; must be {}, one per group", segment.kv_pos.size(), num_groups);
@@ -219,7 +221,8 @@ void read_batch(const Field& field, OwnedBatch& batch) {
   batch.qo_indptr = to_indptr(object.take("qo_lens"), kMaxTokens, "tokens");
   object.optional("q_pos", [&](const Field& f) {
     batch.q_pos = to_lengths(f);
-    if (std::ssize(batch.q_pos) != batch.num_requests()) f.refuse("has {} entries; must be {}, one per request", batch.q_pos.size(), batch.num_requests());
+    if (std::ssize(batch.q_pos) != batch.num_requests())
+      f.refuse("has {} entries; must be {}, one per request", batch.q_pos.size(), batch.num_requests());
   });
   if (object.has("segments")) {
     const Field list = object.take("segments");
@@ -256,7 +259,8 @@ class ParseGuard {
       keys_.back().clear();
     } else if (event == Json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys_[static_cast<std::size_t>(depth) - 1].insert(key).second) throw Error(Code::io, fmt::format("{}: key '{}' is given twice", file_, key));
+      if (!keys_[static_cast<std::size_t>(depth) - 1].insert(key).second)
+        throw Error(Code::io, fmt::format("{}: key '{}' is given twice", file_, key));
     }
     return true;
   }
@@ -269,7 +273,8 @@ class ParseGuard {
 Json parse_document(std::string_view text, std::string_view file) {
   try {
     ParseGuard guard(file);
-    return Json::parse(text.begin(), text.end(), [&guard](int depth, Json::parse_event_t event, Json& parsed) { return guard(depth, event, parsed); });
+    return Json::parse(text.begin(), text.end(),
+                       [&guard](int depth, Json::parse_event_t event, Json& parsed) { return guard(depth, event, parsed); });
   } catch (const Json::parse_error& error) {
     const std::size_t end = std::min(text.size(), error.byte > 0 ? error.byte - 1 : 0);
     const std::string_view before = text.substr(0, end);
@@ -281,7 +286,7 @@ Json parse_document(std::string_view text, std::string_view file) {
     const std::size_t colon = reason.find(": ");
     if (colon != std::string_view::npos) reason.remove_prefix(colon + 2);
     throw Error(Code::io, fmt::format("{}:{}:{}: {}", file, line, column, reason));
-  } catch (const Json::exception& error) {   // e.g. a number that no type holds
+  } catch (const Json::exception& error) {  // e.g. a number that no type holds
     throw Error(Code::io, fmt::format("{}: {}", file, error.what()));
   }
 }
@@ -334,7 +339,8 @@ AttentionLimits OwnedBatch::limits() const {
     limits.max_groups += std::ssize(segment.kv_len);
     for (std::int64_t n : segment.kv_len) limits.max_kv_len = std::max(limits.max_kv_len, n);
   }
-  for (const ParamValue& param : variant.plan_params) limits.max_param_bytes += param.array.rank == 0 ? 8 : bytes(param.array.dtype, param.array.numel());
+  for (const ParamValue& param : variant.plan_params)
+    limits.max_param_bytes += param.array.rank == 0 ? 8 : bytes(param.array.dtype, param.array.numel());
   return limits;
 }
 
@@ -342,7 +348,8 @@ OwnedBatch make_batch(const AttentionSpec& spec, std::vector<std::int64_t> qo_le
                       std::int64_t page_size, const NamedCall& mask, const NamedCall& logits) {
   if (qo_lens.size() == 1) qo_lens.resize(kv_lens.size(), qo_lens.front());
   if (qo_lens.size() != kv_lens.size()) {
-    fail(Code::invalid_argument, "--qo-lens", "has {} lengths, --kv-lens {}; must be as many, or one for all", qo_lens.size(), kv_lens.size());
+    fail(Code::invalid_argument, "--qo-lens", "has {} lengths, --kv-lens {}; must be as many, or one for all", qo_lens.size(),
+         kv_lens.size());
   }
   OwnedBatch batch;
   batch.spec = spec;
@@ -357,7 +364,8 @@ OwnedBatch make_batch(const AttentionSpec& spec, std::vector<std::int64_t> qo_le
 }
 
 OwnedBatch parse_batch_json(std::string_view text, std::string_view file) {
-  if (std::ssize(text) > kMaxFileBytes) throw Error(Code::io, fmt::format("{}: {} bytes; at most {} are read", file, text.size(), kMaxFileBytes));
+  if (std::ssize(text) > kMaxFileBytes)
+    throw Error(Code::io, fmt::format("{}: {} bytes; at most {} are read", file, text.size(), kMaxFileBytes));
   const Json document = parse_document(text, file);
   Object object({file, "", &document});
   OwnedBatch batch;
@@ -390,7 +398,7 @@ OwnedBatch read_batch_json(const std::string& file) {
   char chunk[1 << 16];
   while (stream.read(chunk, sizeof(chunk)) || stream.gcount() > 0) {
     text.append(chunk, static_cast<std::size_t>(stream.gcount()));
-    if (std::ssize(text) > kMaxFileBytes) break;   // parse_batch_json says so
+    if (std::ssize(text) > kMaxFileBytes) break;  // parse_batch_json says so
   }
   if (stream.bad()) throw Error(Code::io, fmt::format("{}: cannot be read", file));
   return parse_batch_json(text, file);

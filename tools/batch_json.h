@@ -20,10 +20,10 @@
 namespace girih::tools {
 
 struct OwnedSegment {
-  std::vector<std::int64_t> qo_indptr;     ///< empty = the requests are the groups
-  std::vector<std::int64_t> kv_indptr;     ///< pages are taken in order: group g has [kv_indptr[g], kv_indptr[g+1])
+  std::vector<std::int64_t> qo_indptr;  ///< empty = the requests are the groups
+  std::vector<std::int64_t> kv_indptr;  ///< pages are taken in order: group g has [kv_indptr[g], kv_indptr[g+1])
   std::vector<std::int64_t> kv_len;
-  std::vector<std::int64_t> kv_pos;        ///< empty = not given
+  std::vector<std::int64_t> kv_pos;  ///< empty = not given
   std::int64_t page_size = 16;
   bool masked = true;
 };
@@ -38,11 +38,11 @@ struct BatchView {
 };
 
 struct OwnedBatch {
-  AttentionSpec spec;                      ///< with the variant
+  AttentionSpec spec;  ///< with the variant
   NamedVariant variant;
   NamedCall mask{"full", {}};
   std::vector<std::int64_t> qo_indptr;
-  std::vector<std::int64_t> q_pos;         ///< empty = not given
+  std::vector<std::int64_t> q_pos;  ///< empty = not given
   std::vector<OwnedSegment> segments;
 
   std::int64_t num_requests() const { return std::ssize(qo_indptr) - 1; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,27 +16,28 @@
 namespace girih::tools {
 
 struct BenchOptions {
-  std::string filter;                      ///< a case's name, or a pattern with * and ?; empty = all
+  std::string filter;  ///< a case's name, or a pattern with * and ?; empty = all
   std::string json, report, target = "best";
-  int repeats = 0;                         ///< 0 = the subcommand's own choice
+  int repeats = 0;  ///< 0 = the subcommand's own choice
   int workers = 0;
   bool list = false;
+  std::FILE* table = stdout;  ///< where the table goes: stderr while stdout carries the JSON
 };
 
 struct BenchRow {
   std::string op, name, backend;
-  double seconds = 0;                      ///< median
-  double bytes = 0;                        ///< useful: what the case must read and write once
-  double flops = 0;                        ///< useful: of visible (row, key) pairs
+  double seconds = 0;  ///< median
+  double bytes = 0;    ///< useful: what the case must read and write once
+  double flops = 0;    ///< useful: of visible (row, key) pairs
   double roofline_fraction = 0;
   double plan_seconds = 0;
-  double host_seconds = 0;                 ///< run() without any work
-  nlohmann::ordered_json extra;            ///< further fields of the row
+  double host_seconds = 0;       ///< run() without any work
+  nlohmann::ordered_json extra;  ///< further fields of the row
 };
 
 struct BenchResult {
   MachineFacts machine;
-  MachineCeilings ceilings;                ///< zeros where a subcommand measures none
+  MachineCeilings ceilings;  ///< zeros where a subcommand measures none
   std::vector<BenchRow> rows;
   int exit_code = kOk;
 };

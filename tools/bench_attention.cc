@@ -12,7 +12,7 @@ namespace girih::tools {
 namespace {
 
 constexpr int kLeastRepeats = 3;
-constexpr double kCaseSeconds = 2.0;       // of runs, after which a case ends though repeats are left
+constexpr double kCaseSeconds = 2.0;  // of runs, after which a case ends though repeats are left
 
 struct Timing {
   std::vector<double> seconds, fractions, bandwidths;
@@ -67,7 +67,7 @@ class AttentionBench {
 
   Timing time_runs(const Schedule& schedule, const Plan& plan, const AttentionArgs& args, const BenchRow& row, double peak) {
     Timing timing;
-    girih::run(context_, schedule, plan, args);   // touches outputs and workspace
+    girih::run(context_, schedule, plan, args);  // touches outputs and workspace
     double before = stream_.bytes_per_second();
     double spent = 0;
     while (std::ssize(timing.seconds) < repeats_ && (spent < kCaseSeconds || std::ssize(timing.seconds) < kLeastRepeats)) {
@@ -134,20 +134,24 @@ BenchResult bench_attention(const BenchOptions& options) {
   BenchResult result;
   result.machine = machine_facts(std::string(name(context.cpu_target())), context.num_workers());
   result.ceilings = bench.ceilings();
-  fmt::print("{}, {} workers, target {}\nceilings: read {:.1f} GB/s (measured again beside each run), f32 {:.0f} GFLOP/s, bf16 dot {:.0f} GFLOP/s\n\n",
+  fmt::print(options.table,
+             "{}, {} workers, target {}\nceilings: read {:.1f} GB/s (measured again beside each run), f32 {:.0f} GFLOP/s, bf16 dot {:.0f} "
+             "GFLOP/s\n\n",
              result.machine.cpu, result.machine.workers, result.machine.target, result.ceilings.read_bytes_per_second / 1e9,
              result.ceilings.f32_flops / 1e9, result.ceilings.bf16_flops / 1e9);
-  fmt::print("{:<34} {:>10} {:>8} {:>9} {:>9} {:>9} {:>8}\n", "case", "ms", "GB/s", "GFLOP/s", "roofline", "plan us", "host us");
+  fmt::print(options.table, "{:<34} {:>10} {:>8} {:>9} {:>9} {:>9} {:>8}\n", "case", "ms", "GB/s", "GFLOP/s", "roofline", "plan us",
+             "host us");
   for (const AttentionCase& c : attention_cases()) {
     if (std::find(chosen.begin(), chosen.end(), c.name) == chosen.end()) continue;
     try {
       const BenchRow row = bench.measure(c);
-      fmt::print("{:<34} {:>10.3f} {:>8.1f} {:>9.1f} {:>7.1f} % {:>9.1f} {:>8.1f}\n", row.name, row.seconds * 1e3, row.bytes / row.seconds / 1e9,
-                 row.flops / row.seconds / 1e9, row.roofline_fraction * 100, row.plan_seconds * 1e6, row.host_seconds * 1e6);
-      std::fflush(stdout);
+      fmt::print(options.table, "{:<34} {:>10.3f} {:>8.1f} {:>9.1f} {:>7.1f} % {:>9.1f} {:>8.1f}\n", row.name, row.seconds * 1e3,
+                 row.bytes / row.seconds / 1e9, row.flops / row.seconds / 1e9, row.roofline_fraction * 100, row.plan_seconds * 1e6,
+                 row.host_seconds * 1e6);
+      std::fflush(options.table);
       result.rows.push_back(row);
-    } catch (const Error& error) {         // one case that cannot run does not lose the others
-      fmt::print("{:<34} failed: {}\n", c.name, error.what());
+    } catch (const Error& error) {  // one case that cannot run does not lose the others
+      fmt::print(options.table, "{:<34} failed: {}\n", c.name, error.what());
       result.exit_code = kRuntimeError;
     }
   }

@@ -25,12 +25,13 @@ struct Subcommand {
   std::function<BenchResult(const BenchOptions&)> measure;
 };
 
-void run_bench(const BenchOptions& options, const Subcommand& subcommand, int& exit_code) {
+void run_bench(BenchOptions options, const Subcommand& subcommand, int& exit_code) {
   if (options.list) {
     for (const std::string& name : choose_cases(options, subcommand.case_names())) fmt::print("{}\n", name);
     exit_code = kOk;
     return;
   }
+  if (options.json == "-") options.table = stderr;
   const BenchResult result = subcommand.measure(options);
   if (!options.json.empty()) write_file(options.json, bench_json(result).dump(1) + "\n");
   if (!options.report.empty()) write_file(options.report, bench_html(result));
@@ -39,9 +40,7 @@ void run_bench(const BenchOptions& options, const Subcommand& subcommand, int& e
 
 }  // namespace
 
-bool matches(const std::string& filter, const std::string& name) {
-  return filter.empty() || fnmatch(filter.c_str(), name.c_str(), 0) == 0;
-}
+bool matches(const std::string& filter, const std::string& name) { return filter.empty() || fnmatch(filter.c_str(), name.c_str(), 0) == 0; }
 
 std::vector<std::string> choose_cases(const BenchOptions& options, const std::vector<std::string>& names) {
   std::vector<std::string> chosen;

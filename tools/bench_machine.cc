@@ -31,14 +31,15 @@ BenchResult bench_machine(const BenchOptions& options) {
     if (row.bytes > 0) {
       row.seconds = row.bytes / rate;
     } else if (rate > 0) {
-      row.seconds = 1;                       // a row states what was done in `seconds`
+      row.seconds = 1;  // a row states what was done in `seconds`
       row.flops = rate;
     }
     if (rate == 0) {
-      fmt::print("{:<12} not on this CPU\n", name);
+      fmt::print(options.table, "{:<12} not on this CPU\n", name);
     } else {
-      fmt::print("{:<12} {:8.1f} {} (median of {}; {:.1f} to {:.1f})\n", name, rate / 1e9, row.bytes > 0 ? "GB/s" : "GFLOP/s", repeats,
-                 row.extra["rate_low"].get<double>() / 1e9, row.extra["rate_high"].get<double>() / 1e9);
+      fmt::print(options.table, "{:<12} {:8.1f} {} (median of {}; {:.1f} to {:.1f})\n", name, rate / 1e9,
+                 row.bytes > 0 ? "GB/s" : "GFLOP/s", repeats, row.extra["rate_low"].get<double>() / 1e9,
+                 row.extra["rate_high"].get<double>() / 1e9);
     }
     result.rows.push_back(row);
   }

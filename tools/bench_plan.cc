@@ -12,8 +12,8 @@ struct PlanCase {
   const char* name;
   const char* qo_lens;
   const char* kv_lens;
-  int num_units;                           // 0 = the context's workers
-  double bar_us;                           // 0 = none
+  int num_units;  // 0 = the context's workers
+  double bar_us;  // 0 = none
   const char* mask = "causal";
 };
 
@@ -34,7 +34,8 @@ BenchRow measure(const PlanCase& c, const Context& context, int repeats, Allocat
   AttentionSpec spec;
   spec.num_qo_heads = 32;
   spec.num_kv_heads = 8;
-  const OwnedBatch owned = make_batch(spec, parse_lengths(c.qo_lens, c.name), parse_lengths(c.kv_lens, c.name), 16, parse_call(c.mask, c.name), {"none", {}});
+  const OwnedBatch owned =
+      make_batch(spec, parse_lengths(c.qo_lens, c.name), parse_lengths(c.kv_lens, c.name), 16, parse_call(c.mask, c.name), {"none", {}});
   const Schedule schedule = girih::schedule(context, owned.spec, owned.limits(), {.num_units = c.num_units});
   Plan plan(schedule);
   const BatchView view = owned.view();
@@ -49,7 +50,13 @@ BenchRow measure(const PlanCase& c, const Context& context, int repeats, Allocat
   const std::int64_t allocations = allocation_count() - before;
   const double seconds = median(times);
   const double unit_balance = balance(plan.info(), schedule.num_units());
-  BenchRow row{.op = "plan", .name = c.name, .backend = "cpu", .seconds = seconds, .bytes = static_cast<double>(plan.info().blob_bytes), .plan_seconds = seconds, .extra = {}};
+  BenchRow row{.op = "plan",
+               .name = c.name,
+               .backend = "cpu",
+               .seconds = seconds,
+               .bytes = static_cast<double>(plan.info().blob_bytes),
+               .plan_seconds = seconds,
+               .extra = {}};
   row.extra["num_units"] = schedule.num_units();
   row.extra["num_items"] = plan.info().num_items;
   row.extra["balance"] = unit_balance;
@@ -74,14 +81,15 @@ BenchResult bench_plan(const BenchOptions& options, AllocationCount allocation_c
   const int repeats = options.repeats > 0 ? options.repeats : 101;
   BenchResult result;
   result.machine = machine_facts(std::string(name(context.cpu_target())), context.num_workers());
-  fmt::print("{:<20} {:>6} {:>9} {:>9} {:>8} {:>11} {:>8} {:>10} {:>6}\n", "case", "units", "plan us", "bar us", "items", "blob bytes", "balance",
-             "allocs/rep", "");
+  fmt::print(options.table, "{:<20} {:>6} {:>9} {:>9} {:>8} {:>11} {:>8} {:>10} {:>6}\n", "case", "units", "plan us", "bar us", "items",
+             "blob bytes", "balance", "allocs/rep", "");
   for (const PlanCase& c : kPlanCases) {
     if (std::find(chosen.begin(), chosen.end(), c.name) == chosen.end()) continue;
     const BenchRow row = measure(c, context, repeats, allocation_count);
-    fmt::print("{:<20} {:>6} {:>9.1f} {:>9} {:>8} {:>11.0f} {:>8.3f} {:>10.2f} {:>6}\n", row.name, row.extra["num_units"].get<int>(), row.seconds * 1e6,
-               c.bar_us > 0 ? fmt::format("{:.0f}", c.bar_us) : "-", row.extra["num_items"].get<std::int64_t>(), row.bytes,
-               row.extra["balance"].get<double>(), row.extra["allocations_per_repeat"].get<double>(), row.extra["ok"].get<bool>() ? "ok" : "MISS");
+    fmt::print(options.table, "{:<20} {:>6} {:>9.1f} {:>9} {:>8} {:>11.0f} {:>8.3f} {:>10.2f} {:>6}\n", row.name,
+               row.extra["num_units"].get<int>(), row.seconds * 1e6, c.bar_us > 0 ? fmt::format("{:.0f}", c.bar_us) : "-",
+               row.extra["num_items"].get<std::int64_t>(), row.bytes, row.extra["balance"].get<double>(),
+               row.extra["allocations_per_repeat"].get<double>(), row.extra["ok"].get<bool>() ? "ok" : "MISS");
     result.rows.push_back(row);
   }
   return result;

@@ -15,9 +15,9 @@ namespace girih::tools {
 /// What the process returns. The same numbers are in `girih --help`.
 enum ExitCode : int {
   kOk = 0,
-  kCheckFailed = 1,    // a verification that was asked for found a difference
-  kUsage = 2,          // the command line, or a value on it, is wrong or not supported
-  kBadInput = 3,       // an input file cannot be read or parsed
+  kCheckFailed = 1,  // a verification that was asked for found a difference
+  kUsage = 2,        // the command line, or a value on it, is wrong or not supported
+  kBadInput = 3,     // an input file cannot be read or parsed
   kRuntimeError = 4,
   kInterrupted = 130,
 };

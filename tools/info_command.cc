@@ -4,8 +4,10 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "girih/context.h"
+#include "base/env.h"
 #include "girih/attention.h"
+#include "girih/context.h"
+#include "girih/version.h"
 #include "tools/cli.h"
 
 namespace girih::tools {
@@ -17,7 +19,7 @@ Json collect_info() {
   const CpuInfo cpu = cpu_info();
   const Context context;
   Json info;
-  info["version"] = GIRIH_VERSION;
+  info["version"] = kVersion;
   info["cpu"] = {{"model", cpu.model}, {"cpus", cpu.num_cpus}, {"features", cpu.features}};
   Json targets = Json::array();
   for (CpuTarget target : available_cpu_targets()) targets.push_back(name(target));
@@ -31,6 +33,12 @@ Json collect_info() {
     attention.push_back({{"family", row.family}, {"max_head_dim", row.max_head_dim}, {"kv_dtypes", types}, {"features", row.features}});
   }
   info["attention"] = attention;
+  Json environment = Json::array();
+  for (const EnvVariable& variable : env_variables()) {
+    Json value = variable.value ? Json(*variable.value) : Json(nullptr);
+    environment.push_back({{"name", variable.name}, {"value", value}, {"meaning", variable.meaning}});
+  }
+  info["environment"] = environment;
   return info;
 }
 
@@ -50,6 +58,11 @@ void print_info(const Json& info) {
   for (const Json& family : info["attention"]) {
     row("attention", fmt::format("{}: KV types {}; head_dim up to {}", family["family"].get<std::string>(), join(family["kv_dtypes"]),
                                  family["max_head_dim"].get<int>()));
+  }
+  for (const Json& variable : info["environment"]) {
+    const Json& value = variable["value"];
+    fmt::print("{} {}: {}\n", variable["name"].get<std::string>(), value.is_null() ? "(not set)" : "= " + value.get<std::string>(),
+               variable["meaning"].get<std::string>());
   }
 }
 

@@ -16,8 +16,8 @@
 
 namespace girih::tools {
 
-inline constexpr std::int64_t kMaxLength = (std::int64_t{1} << 31) - 1;   // keys are 32-bit indices inside a plan
-inline constexpr std::int64_t kMaxLengths = std::int64_t{1} << 20;        // entries of one list
+inline constexpr std::int64_t kMaxLength = (std::int64_t{1} << 31) - 1;  // keys are 32-bit indices inside a plan
+inline constexpr std::int64_t kMaxLengths = std::int64_t{1} << 20;       // entries of one list
 
 /// A name with numeric arguments; each argument is a list of at least one number.
 struct NamedCall {

@@ -102,7 +102,7 @@ PeakLoop f32_loop() {
 
 PeakLoop bf16_loop() {
 #if defined(__x86_64__)
-  const std::vector<std::string> features = cpu_info().features;   // checks the operating system's side, too
+  const std::vector<std::string> features = cpu_info().features;  // checks the operating system's side, too
   if (std::find(features.begin(), features.end(), "avx512_bf16") != features.end()) return bf16_avx512;
 #endif
   return nullptr;
@@ -110,7 +110,7 @@ PeakLoop bf16_loop() {
 
 double measure_peak(cpu::ThreadPool& pool, PeakLoop loop) {
   if (loop == nullptr) return 0;
-  constexpr std::int64_t kSteps = 2'000'000;   // 24 M instructions a worker: about 5 ms
+  constexpr std::int64_t kSteps = 2'000'000;  // 24 M instructions a worker: about 5 ms
   constexpr int kRuns = 7;
   struct alignas(64) Slot {
     float keep = 0;

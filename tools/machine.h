@@ -12,9 +12,9 @@
 namespace girih::tools {
 
 struct MachineCeilings {
-  double read_bytes_per_second = 0;        ///< all workers reading memory in long streams
-  double f32_flops = 0;                    ///< fused multiply-adds of the widest vectors, 2 per lane, all workers
-  double bf16_flops = 0;                   ///< AVX512-BF16 dot products (vdpbf16ps), 4 per 32-bit lane; 0 = the CPU has none
+  double read_bytes_per_second = 0;  ///< all workers reading memory in long streams
+  double f32_flops = 0;              ///< fused multiply-adds of the widest vectors, 2 per lane, all workers
+  double bf16_flops = 0;             ///< AVX512-BF16 dot products (vdpbf16ps), 4 per 32-bit lane; 0 = the CPU has none
 };
 
 /// A buffer far beyond the caches that a pool's workers sum. Kept between measurements, since bandwidth on shared machines drifts and
@@ -33,7 +33,7 @@ class ReadStream {
   cpu::ThreadPool& pool_;
   std::int64_t bytes_ = 0;
   std::unique_ptr<std::byte[], Free> buffer_;
-  std::vector<std::uint64_t> sums_;        // one cache line per worker
+  std::vector<std::uint64_t> sums_;  // one cache line per worker
 };
 
 /// Best of a few runs of some tens of milliseconds each.
@@ -49,8 +49,8 @@ struct MachineFacts {
   int workers = 0;
   std::string governor;
   double clock_mhz = 0;
-  std::int64_t cache_bytes = 0;            ///< last level
-  std::string date;                        ///< UTC, ISO 8601
+  std::int64_t cache_bytes = 0;  ///< last level
+  std::string date;              ///< UTC, ISO 8601
 };
 MachineFacts machine_facts(std::string target, int workers);
 

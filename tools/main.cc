@@ -6,6 +6,7 @@
 #include <new>
 
 #include "girih/error.h"
+#include "girih/version.h"
 #include "tools/allocations.h"
 #include "tools/cli.h"
 #include "tools/replay.h"
@@ -39,7 +40,7 @@ int exit_code_of(const girih::Error& error) {
 int run(int argc, char** argv) {
   CLI::App app{"Attention for LLM inference: schedule, plan and run over any KV layout."};
   app.name("girih");
-  app.set_version_flag("--version", "girih " GIRIH_VERSION);
+  app.set_version_flag("--version", std::string("girih ") + girih::kVersion);
   app.footer(kFooter);
   app.require_subcommand(1);
   int exit_code = kOk;

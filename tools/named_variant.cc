@@ -1,4 +1,5 @@
-// See named_variant.h. visible_pairs() restates each mask as intervals of keys per row, so that benchmarks do not trust the planner's count.
+// See named_variant.h. visible_pairs() restates each mask as intervals of keys per row, so that benchmarks do not trust the planner's
+// count.
 #include "tools/named_variant.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 namespace girih::tools {
 namespace {
 
-constexpr std::int64_t kMaxDocumentPositions = std::int64_t{1} << 22;   // 16 MiB of ids
+constexpr std::int64_t kMaxDocumentPositions = std::int64_t{1} << 22;  // 16 MiB of ids
 
 void add_plan_array(NamedVariant& named, std::string_view name) {
   ParamValue value{.name = name};
@@ -55,8 +56,9 @@ void set_mask(NamedVariant& named, const NamedCall& mask, const VariantShape& sh
     expr = variants::chunked_local(mask.integer(what, "size", 1, kMaxLength));
   } else if (mask.name == "streaming") {
     mask.check_args(what, {"first", "left"});
-    expr = (variants::first_tokens(mask.integer(what, "first", 0, kMaxLength)) |
-            variants::window(mask.integer(what, "left", 0, kMaxLength))) & variants::causal();
+    expr =
+        (variants::first_tokens(mask.integer(what, "first", 0, kMaxLength)) | variants::window(mask.integer(what, "left", 0, kMaxLength))) &
+        variants::causal();
   } else if (mask.name == "prefix_lm") {
     mask.check_args(what, {"prefix_len"});
     const std::vector<std::int64_t> lens = mask.integers(what, "prefix_len", 0, kMaxLength);
@@ -64,7 +66,8 @@ void set_mask(NamedVariant& named, const NamedCall& mask, const VariantShape& sh
       fail(Code::invalid_argument, what, "prefix_len has {} values; must be 1 or {} (one per request)", lens.size(), shape.num_requests);
     }
     named.i32.assign(static_cast<std::size_t>(shape.num_requests), static_cast<std::int32_t>(lens.front()));
-    if (lens.size() == named.i32.size()) std::transform(lens.begin(), lens.end(), named.i32.begin(), [](std::int64_t n) { return static_cast<std::int32_t>(n); });
+    if (lens.size() == named.i32.size())
+      std::transform(lens.begin(), lens.end(), named.i32.begin(), [](std::int64_t n) { return static_cast<std::int32_t>(n); });
     expr = variants::prefix_lm();
     add_plan_array(named, "prefix_len");
   } else if (mask.name == "document") {
@@ -72,8 +75,8 @@ void set_mask(NamedVariant& named, const NamedCall& mask, const VariantShape& sh
     expr = variants::document();
     add_plan_array(named, "document_id");
   } else {
-    fail(Code::invalid_argument, what, "no mask '{}'; there are full, causal, window, sliding_window, chunked_local, streaming, prefix_lm, document",
-         mask.name);
+    fail(Code::invalid_argument, what,
+         "no mask '{}'; there are full, causal, window, sliding_window, chunked_local, streaming, prefix_lm, document", mask.name);
   }
 }
 
@@ -120,7 +123,7 @@ double visible_pairs(const NamedCall& mask, std::int64_t qo_len, std::int64_t kv
     const std::int64_t p = kv_len - qo_len + i;
     std::int64_t begin = 0;
     std::int64_t end = kv_len;
-    std::int64_t extra = 0;                 // keys outside [begin, end)
+    std::int64_t extra = 0;  // keys outside [begin, end)
     if (mask.name != "full" && mask.name != "document") end = p + 1;
     if (mask.name == "window") {
       const std::int64_t left = mask.integer(kWhat, "left", -1, kMaxLength);

@@ -15,8 +15,8 @@ namespace girih::tools {
 /// A Variant and what its parameters point to. Movable, not copyable: `plan_params` and `run_params` view the arrays.
 struct NamedVariant {
   Variant variant;
-  std::vector<std::int32_t> i32;           ///< "document_id" or "prefix_len"
-  std::vector<float> f32;                  ///< "alibi_slopes"
+  std::vector<std::int32_t> i32;  ///< "document_id" or "prefix_len"
+  std::vector<float> f32;         ///< "alibi_slopes"
   std::vector<ParamValue> plan_params;
   std::vector<ParamValue> run_params;
 
@@ -29,7 +29,7 @@ struct NamedVariant {
 struct VariantShape {
   int num_qo_heads = 1;
   std::int64_t num_requests = 0;
-  std::int64_t max_kv_len = 0;             ///< positions are below it
+  std::int64_t max_kv_len = 0;  ///< positions are below it
 };
 
 /// Masks: full, causal, window (left, right), sliding_window (size), chunked_local (size), streaming (first, left), prefix_lm (prefix_len:

@@ -41,10 +41,20 @@ Json items_json(const attention::PlanView& view, int group, std::int64_t count) 
   for (std::size_t u = 0; u + 1 < view.unit_begin.size(); ++u) {
     for (std::int32_t i = view.unit_begin[u]; i < view.unit_begin[u + 1] && std::ssize(items) < count; ++i) {
       const abi::WorkItem& w = view.items[static_cast<std::size_t>(i)];
-      items.push_back({{"unit", u}, {"request", request_of_row(view, w.row_begin, group)}, {"segment", w.segment}, {"kv_head", w.kv_head},
-                       {"row_begin", w.row_begin}, {"row_count", w.row_count}, {"kv_begin", w.kv_begin}, {"kv_end", w.kv_end},
-                       {"full_begin", w.full_begin}, {"full_end", w.full_end}, {"tile_class", w.tile_class}, {"flags", w.flags},
-                       {"part_row", w.part_row}, {"cost", w.cost}});
+      items.push_back({{"unit", u},
+                       {"request", request_of_row(view, w.row_begin, group)},
+                       {"segment", w.segment},
+                       {"kv_head", w.kv_head},
+                       {"row_begin", w.row_begin},
+                       {"row_count", w.row_count},
+                       {"kv_begin", w.kv_begin},
+                       {"kv_end", w.kv_end},
+                       {"full_begin", w.full_begin},
+                       {"full_end", w.full_end},
+                       {"tile_class", w.tile_class},
+                       {"flags", w.flags},
+                       {"part_row", w.part_row},
+                       {"cost", w.cost}});
     }
   }
   return items;
@@ -74,9 +84,10 @@ void print_text(const Schedule& schedule, const Plan& plan, int group, std::int6
   const attention::PlanView& view = plan.state().view;
   fmt::print("schedule   {}\n", schedule.key());
   fmt::print("batch      {} requests, {} rows, {} segments\n", view.requests.size(), view.header->num_tokens, view.segments.size());
-  fmt::print("items      {} over {} units, {} merges, blob {} bytes\n", info.num_items, schedule.num_units(), info.num_merges, info.blob_bytes);
-  fmt::print("balance    {:.3f} (busiest unit {} / max(mean {:.0f}, largest piece {}))\n", balance(info, schedule.num_units()), info.max_unit_cost,
-             static_cast<double>(info.total_cost) / schedule.num_units(), info.max_piece_cost);
+  fmt::print("items      {} over {} units, {} merges, blob {} bytes\n", info.num_items, schedule.num_units(), info.num_merges,
+             info.blob_bytes);
+  fmt::print("balance    {:.3f} (busiest unit {} / max(mean {:.0f}, largest piece {}))\n", balance(info, schedule.num_units()),
+             info.max_unit_cost, static_cast<double>(info.total_cost) / schedule.num_units(), info.max_piece_cost);
   fmt::print("workspace  {} of {} bytes\n\n", info.workspace_bytes, schedule.workspace_bytes());
   fmt::print("{}", item_header());
   std::int64_t printed = 0;
@@ -127,8 +138,11 @@ void add_plan_command(CLI::App& app, int& exit_code, const TraceStep& trace_step
   command->add_option("--kv-heads", o->num_kv_heads, "KV heads")->capture_default_str();
   command->add_option("--head-dim", o->head_dim, "Head dimension")->capture_default_str();
   command->add_option("--dtype", o->dtype, "Type of Q, K, V and O: f32, f16, bf16")->capture_default_str();
-  command->add_option("--mask", o->mask, "full, causal, window:left=N[,right=N], sliding_window:size=N, chunked_local:size=N, "
-                      "streaming:first=N,left=N, prefix_lm:prefix_len=N, document:size=N")->capture_default_str();
+  command
+      ->add_option("--mask", o->mask,
+                   "full, causal, window:left=N[,right=N], sliding_window:size=N, chunked_local:size=N, "
+                   "streaming:first=N,left=N, prefix_lm:prefix_len=N, document:size=N")
+      ->capture_default_str();
   command->add_option("--logits", o->logits, "none, soft_cap:cap=X, alibi, sigmoid:bias=X")->capture_default_str();
   command->add_flag("--batch-invariant", o->batch_invariant, "Cut KV where only the spec decides");
   command->add_option("--first", o->first, "Items to print")->capture_default_str()->check(CLI::NonNegativeNumber);
@@ -136,8 +150,8 @@ void add_plan_command(CLI::App& app, int& exit_code, const TraceStep& trace_step
   command->add_flag("--json", o->json, "Print JSON");
   command->add_option("--svg", o->svg, "Write a picture of the work of each unit");
   // A batch file or a trace says these itself.
-  for (const char* name : {"--qo-lens", "--kv-lens", "--page-size", "--qo-heads", "--kv-heads", "--head-dim", "--dtype", "--mask", "--logits",
-                           "--batch-invariant"}) {
+  for (const char* name : {"--qo-lens", "--kv-lens", "--page-size", "--qo-heads", "--kv-heads", "--head-dim", "--dtype", "--mask",
+                           "--logits", "--batch-invariant"}) {
     command->get_option(name)->excludes(file);
     if (trace != nullptr) command->get_option(name)->excludes(trace);
   }

@@ -11,7 +11,7 @@ namespace girih::tools {
 namespace {
 
 constexpr int kWidth = 1200;
-constexpr int kLabel = 60;      // pixels left of the bars
+constexpr int kLabel = 60;  // pixels left of the bars
 constexpr int kTop = 30;
 constexpr int kRow = 22;
 constexpr int kBar = 18;
@@ -43,8 +43,8 @@ std::string item_header() {
 std::string item_line(const attention::PlanView& plan, std::int64_t item, int unit, int group) {
   const abi::WorkItem& w = plan.items[static_cast<std::size_t>(item)];
   const auto range = [](std::int64_t begin, std::int64_t end) { return fmt::format("{}..{}", begin, end); };
-  return fmt::format("{:>5} {:>7} {:>5} {:>4} {:>16} {:>20} {:>20} {:>6} {:>6} {:>9}\n", unit, request_of_row(plan, w.row_begin, group), w.segment,
-                     w.kv_head, range(w.row_begin, std::int64_t{w.row_begin} + w.row_count), range(w.kv_begin, w.kv_end),
+  return fmt::format("{:>5} {:>7} {:>5} {:>4} {:>16} {:>20} {:>20} {:>6} {:>6} {:>9}\n", unit, request_of_row(plan, w.row_begin, group),
+                     w.segment, w.kv_head, range(w.row_begin, std::int64_t{w.row_begin} + w.row_count), range(w.kv_begin, w.kv_end),
                      w.full_begin < w.full_end ? range(w.full_begin, w.full_end) : "-", w.tile_class == 0 ? "small" : "large",
                      w.part_row < 0 ? "-" : std::to_string(w.part_row), w.cost);
 }
@@ -61,8 +61,8 @@ std::vector<WorkBar> plan_bars(const attention::PlanView& plan, int group) {
                       .begin = at,
                       .cost = w.cost,
                       .colour = static_cast<int>(std::max<std::int64_t>(request, 0)),
-                      .title = fmt::format("request {}, KV head {}, segment {}: rows {}..{}, keys {}..{}, cost {}", request, w.kv_head, w.segment,
-                                           w.row_begin, w.row_begin + w.row_count, w.kv_begin, w.kv_end, w.cost)});
+                      .title = fmt::format("request {}, KV head {}, segment {}: rows {}..{}, keys {}..{}, cost {}", request, w.kv_head,
+                                           w.segment, w.row_begin, w.row_begin + w.row_count, w.kv_begin, w.kv_end, w.cost)});
       at += w.cost;
     }
   }
@@ -79,7 +79,8 @@ std::string work_svg(const std::vector<WorkBar>& bars, int num_units, const std:
   const double scale = static_cast<double>(kWidth - kLabel - 10) / static_cast<double>(longest);
   const int height = kTop + num_units * kRow + 10;
   std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" font-family=\"sans-serif\" font-size=\"12\">\n"
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" font-family=\"sans-serif\" "
+      "font-size=\"12\">\n"
       "<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n<text x=\"{2}\" y=\"18\" fill=\"#222\">{3}</text>\n",
       kWidth, height, kLabel, escape_markup(caption));
   for (int u = 0; u < num_units; ++u) {
@@ -95,15 +96,19 @@ std::string work_svg(const std::vector<WorkBar>& bars, int num_units, const std:
       end = bars[last].begin + bars[last].cost;
     }
     const std::string joined = last > i ? fmt::format(" (and {} more)", last - i) : "";
-    svg += fmt::format("<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" stroke=\"#fff\" stroke-width=\"0.3\"><title>{}</title></rect>\n",
-                       kLabel + static_cast<double>(bars[i].begin) * scale, kTop + bars[i].unit * kRow,
-                       std::max(static_cast<double>(end - bars[i].begin) * scale, 0.1), kBar, colour_of(bars[i].colour),
-                       escape_markup(bars[i].title + joined));
+    svg += fmt::format(
+        "<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" stroke=\"#fff\" "
+        "stroke-width=\"0.3\"><title>{}</title></rect>\n",
+        kLabel + static_cast<double>(bars[i].begin) * scale, kTop + bars[i].unit * kRow,
+        std::max(static_cast<double>(end - bars[i].begin) * scale, 0.1), kBar, colour_of(bars[i].colour),
+        escape_markup(bars[i].title + joined));
     i = last + 1;
   }
   const double mean = kLabel + static_cast<double>(total) / std::max(num_units, 1) * scale;
-  svg += fmt::format("<line x1=\"{0:.2f}\" x2=\"{0:.2f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#222\" stroke-dasharray=\"4 3\"><title>mean</title></line>\n</svg>\n",
-                     mean, kTop - 4, height - 8);
+  svg += fmt::format(
+      "<line x1=\"{0:.2f}\" x2=\"{0:.2f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#222\" stroke-dasharray=\"4 "
+      "3\"><title>mean</title></line>\n</svg>\n",
+      mean, kTop - 4, height - 8);
   return svg;
 }
 

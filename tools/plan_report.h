@@ -12,10 +12,10 @@ namespace girih::tools {
 /// One bar of the picture.
 struct WorkBar {
   int unit = 0;
-  std::int64_t begin = 0;                  ///< planner's cost units from the unit's start
+  std::int64_t begin = 0;  ///< planner's cost units from the unit's start
   std::int64_t cost = 0;
-  int colour = 0;                          ///< bars of one colour belong together (a request)
-  std::string title;                       ///< shown on hover
+  int colour = 0;     ///< bars of one colour belong together (a request)
+  std::string title;  ///< shown on hover
 };
 
 /// A self-contained SVG: a row per unit, a bar per entry, and the mean as a line. Bars narrower than a quarter pixel are joined to

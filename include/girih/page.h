@@ -20,10 +20,19 @@ struct AppendBatch {
 };
 
 /// Writes k [n, num_kv_heads, dim_k], k_rope [n, num_kv_heads, dim_rope] (rank 0 = none) and v [n, num_kv_heads, dim_v] (rank 0 = none,
-/// MLA) of type f32, f16 or bf16 into the pages of `store`, whose planes and scales must be writable memory. Quantised planes:
-/// tensor and head scales are inputs (value / scale is rounded to nearest even and saturated); token_head and block scales are computed
-/// from the data (max |x| / largest code; mxfp4: the OCP power-of-two rule) and written beside it. NaN stays NaN where the type has it,
-/// else becomes 0. Throws before anything is written.
+/// MLA) of type f32, f16 or bf16, any strides, into the pages of `store`, whose planes and scales must be writable memory. n may exceed
+/// append_indptr's last entry (padding rows are not read). A ragged store takes kv_indptr (or table_stride) as token offsets. Two tokens
+/// may not go to the same place. Throws before anything is written.
+///
+/// What is stored is nearest(x / scale), ties to even, saturated; scale includes the plane's global_scale, as for readers:
+///   f32 f16 bf16              x itself (same type: the same bits); overflow becomes infinity
+///   tensor, head              scales are inputs, finite and > 0
+///   token_head                stored scale = M / 448 (e4m3), M / 57344 (e5m2), M / 127 (i8), divided by global_scale
+///   nvfp4 (block of 16)       stored scale = e4m3(M / 6 / global_scale)
+///   mxfp4 (block of 32)       stored scale = 2^(floor(log2(M / global_scale)) - 2) (OCP MX 1.0)
+/// M is the largest finite |x| of the row or block. Where M is 0 the codes are 0 and the scale is 1 (token_head, mxfp4) or 0 (nvfp4).
+/// Infinities become the largest code of quantised types; NaN stays NaN in e4m3 and e5m2 and becomes 0 in i8 and 4-bit types. A 4-bit row
+/// of odd dim leaves its last high nibble 0.
 void append(const Context& context, const KvStore& store, const AppendBatch& batch, const TensorView& k, const TensorView& k_rope,
             const TensorView& v);
 

@@ -40,7 +40,7 @@ ScratchOffsets cpu_scratch(const ScheduleState& s) {
   o.k = place(keys * shape.ldk * 4);
   o.v = place(keys * shape.ldv * 4);
   o.corr = place(rows * 4);
-  o.key_info = place(keys * 8 * 8);                    // page, slot, K and V address, position, RoPE position, two scales
+  o.key_info = place(2 * keys * kKeyInfoBytes);        // the block at work and the next one
   o.row_info = place(rows * static_cast<std::int64_t>(sizeof(variant::RowVars) + 8));
   o.visible = place(rows * keys);
   o.eval = place(variant::evaluate_scratch_bytes(s.program, std::max({shape.kv_block, shape.ldk, shape.ldv})) +

@@ -39,6 +39,8 @@ struct ScratchOffsets {
   std::int64_t q, o, chunk_o, state, scores, probs, k, v, corr, key_info, row_info, visible, eval, total;
 };
 
+inline constexpr std::int64_t kKeyInfoBytes = 8 * 8;   // page, slot, two addresses, two positions, two scales (padded) of one key
+
 /// Geometry that the scratch layout and the kernels share.
 struct CpuShape {
   int dqk = 0, dvo = 0;

@@ -45,10 +45,19 @@ void begin_tile(Tile& t, const abi::WorkItem& item) {
 /// All blocks of an item into a state.
 void reduce_item(Tile& t, const abi::WorkItem& item, float* m, float* l, float* o) {
   const std::int64_t block = t.schedule->tune.classes[item.tile_class].kv_block;
+  const auto keys_from = [&](std::int64_t begin) HWY_ATTR {
+    const std::int64_t left = item.kv_end - begin;
+    return static_cast<int>(left < block ? left : block);
+  };
+  if (item.kv_begin < item.kv_end) locate_keys(t, item.kv_begin, keys_from(item.kv_begin), t.next);
   for (std::int64_t begin = item.kv_begin; begin < item.kv_end; begin += block) {
-    const std::int64_t end = begin + block < item.kv_end ? begin + block : item.kv_end;
-    const bool full = begin >= item.full_begin && end <= item.full_end;
-    (item.tile_class == kSmall ? small_block : large_block)(t, begin, static_cast<int>(end - begin), !full, m, l, o);
+    const KeyBlock done = t.keys;
+    t.keys = t.next;
+    t.next = done;
+    t.next.n = 0;
+    if (begin + block < item.kv_end) locate_keys(t, begin + block, keys_from(begin + block), t.next);
+    const bool full = begin >= item.full_begin && begin + t.keys.n <= item.full_end;
+    (item.tile_class == kSmall ? small_block : large_block)(t, !full, m, l, o);
   }
 }
 

@@ -95,7 +95,7 @@ void large_masks(Tile& t, int n) {
   alignas(64) std::uint8_t row_mask[variant::kMaxLanes];
   for (int r = 0; r < t.num_rows; ++r) {
     if (r == 0 || by_head || t.rows[r].q_row != t.rows[r - 1].q_row) {
-      hv::evaluate_mask(program, t.run->params, t.rows[r], t.kv_pos, n, row_mask, t.eval);
+      hv::evaluate_mask(program, t.run->params, t.rows[r], t.keys.pos, n, row_mask, t.eval);
     }
     std::uint8_t* out = t.visible + r;
     for (int i = 0; i < n; ++i) out[static_cast<std::int64_t>(i) * t.ldr] = row_mask[i];
@@ -117,7 +117,7 @@ void large_logits(Tile& t, int n) {
       for (int r = begin; r < end; ++r) t.probs[(r - begin) * ldp + i] = from[r];
     }
     for (int r = begin; r < end; ++r) {
-      hv::evaluate_logits(program, t.run->params, t.rows[r], t.kv_pos, n, t.probs + (r - begin) * ldp, t.eval);
+      hv::evaluate_logits(program, t.run->params, t.rows[r], t.keys.pos, n, t.probs + (r - begin) * ldp, t.eval);
     }
     for (int i = 0; i < n; ++i) {
       float* to = t.scores + static_cast<std::int64_t>(i) * t.ldr;
@@ -169,11 +169,11 @@ void large_plain(Tile& t, int n, bool masked) {
   }
 }
 
-/// One block of keys [begin, begin + n) into the state (m, l, o).
-void large_block(Tile& t, std::int64_t begin, int n, bool masked, float* m, float* l, float* o) {
+/// The current block of keys into the state (m, l, o).
+void large_block(Tile& t, bool masked, float* m, float* l, float* o) {
   const variant::Program& program = t.schedule->program;
-  locate_keys(t, begin, n);
-  stage_k(t, n);
+  const int n = t.keys.n;
+  stage_k(t);
   product<false>({.a = t.k, .a_row = t.shape.ldk, .a_k = 1, .b = t.q, .ldb = t.ldr, .c = t.scores, .ldc = t.ldr, .c_scale = nullptr,
                   .rows = n, .columns = t.ldr, .depth = t.shape.dqk});
   if (!program.logits.empty()) large_logits(t, n);
@@ -185,7 +185,7 @@ void large_block(Tile& t, std::int64_t begin, int n, bool masked, float* m, floa
   } else {
     large_softmax<false>(t, n, m, l);
   }
-  if (!t.v_in_k) stage_v(t, n);
+  if (!t.v_in_k) stage_v(t);
   product<true>({.a = t.scores, .a_row = 1, .a_k = t.ldr, .b = t.v_in_k ? t.k : t.v, .ldb = t.v_in_k ? t.shape.ldk : t.shape.ldv, .c = o,
                  .ldc = t.shape.ldv, .c_scale = t.corr, .rows = t.num_rows, .columns = t.shape.ldv, .depth = n});
 }

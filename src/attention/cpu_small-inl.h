@@ -17,9 +17,12 @@ inline constexpr int kSmallRowBlock = kLanes == 16 ? 4 : 2;   // 16 of 32 regist
 inline constexpr int kSmallColumnBlock = kLanes == 16 ? 4 : 2;
 
 /// scores[r][0..n) = q[r] . k[key], for kRows rows. `k_at` has a multiple of 4 entries. dim: a multiple of kLanes.
+/// Row i of `next` [num_next] is prefetched as key i is read.
 template <class Load, int kRows>
-HWY_INLINE void dot_rows(const float* q, int ldq, const std::byte* const* k_at, int n, int dim, float* scores, int lds) {
-  for (int key = 0; key < n; key += 4) {
+HWY_INLINE void dot_rows(const float* q, int ldq, const KeyBlock& keys, const KeyBlock& next, int dim, float* scores, int lds) {
+  const std::byte* const* k_at = keys.k_at;
+  for (int key = 0; key < keys.n; key += 4) {
+    for (int i = key; i < key + 4 && i < next.n; ++i) prefetch_row(next.k_at[i], dim * Load::kBytes);
     const std::byte* k0 = k_at[key];
     const std::byte* k1 = k_at[key + 1];
     const std::byte* k2 = k_at[key + 2];
@@ -45,14 +48,16 @@ HWY_INLINE void dot_rows(const float* q, int ldq, const std::byte* const* k_at, 
 
 /// o[r] = o[r] * corr[r] + sum over keys of p[r][key] * v[key], columns [begin, begin + kColumns vectors), kRows rows.
 template <class Load, int kRows, int kColumns>
-HWY_INLINE void weigh_columns(const float* p, int ldp, const std::byte* const* v_at, int n, int begin, const float* corr, float* o, int ldv) {
+HWY_INLINE void weigh_columns(const float* p, int ldp, const KeyBlock& keys, const KeyBlock& next, int begin, const float* corr, float* o,
+                              int ldv) {
   VF sum[kRows][kColumns];
   for (int r = 0; r < kRows; ++r) {
     const VF c = hn::Set(df, corr[r]);
     for (int j = 0; j < kColumns; ++j) sum[r][j] = hn::Mul(hn::LoadU(df, o + r * ldv + begin + j * kLanes), c);
   }
-  for (int key = 0; key < n; ++key) {
-    const std::byte* v = v_at[key] + begin * Load::kBytes;
+  for (int key = 0; key < keys.n; ++key) {
+    if (key < next.n) prefetch_row(next.v_at[key] + begin * Load::kBytes, kColumns * kLanes * Load::kBytes);
+    const std::byte* v = keys.v_at[key] + begin * Load::kBytes;
     VF a[kColumns];
     for (int j = 0; j < kColumns; ++j) a[j] = Load::load(v + j * kLanes * Load::kBytes);
     for (int r = 0; r < kRows; ++r) {
@@ -66,12 +71,12 @@ HWY_INLINE void weigh_columns(const float* p, int ldp, const std::byte* const* v
 }
 
 template <class Load, int kRows>
-HWY_INLINE void weigh_rows(const float* p, int ldp, const std::byte* const* v_at, int n, int dim, const float* corr, float* o, int ldv) {
+HWY_INLINE void weigh_rows(const float* p, int ldp, const KeyBlock& keys, const KeyBlock& next, int dim, const float* corr, float* o, int ldv) {
   int d = 0;
   for (; d + kSmallColumnBlock * kLanes <= dim; d += kSmallColumnBlock * kLanes) {
-    weigh_columns<Load, kRows, kSmallColumnBlock>(p, ldp, v_at, n, d, corr, o, ldv);
+    weigh_columns<Load, kRows, kSmallColumnBlock>(p, ldp, keys, next, d, corr, o, ldv);
   }
-  for (; d < dim; d += kLanes) weigh_columns<Load, kRows, 1>(p, ldp, v_at, n, d, corr, o, ldv);
+  for (; d < dim; d += kLanes) weigh_columns<Load, kRows, 1>(p, ldp, keys, next, d, corr, o, ldv);
 }
 
 /// Calls f<kRows>(first row) over all rows of the tile in blocks.
@@ -88,19 +93,27 @@ HWY_INLINE void for_row_blocks(int num_rows, const F& f) {
   if (r < num_rows) f.template operator()<1>(r);
 }
 
+/// The block to prefetch while rows from `r` on are served: the next one, for the first rows only and if it is read where it lies.
+HWY_INLINE const KeyBlock& ahead(const Tile& t, const Source& source, int r, const KeyBlock& none) {
+  return r == 0 && source.direct ? t.next : none;
+}
+
 template <class Load>
-void small_scores(Tile& t, int n, int dim) {
+void small_scores(Tile& t, int dim) {
   const int lds = t.shape.kv_block;
+  const KeyBlock none;
   for_row_blocks(t.num_rows, [&]<int kRows>(int r) HWY_ATTR {
-    dot_rows<Load, kRows>(t.q + r * t.shape.ldk, t.shape.ldk, t.k_at, n, dim, t.scores + r * lds, lds);
+    dot_rows<Load, kRows>(t.q + r * t.shape.ldk, t.shape.ldk, t.keys, ahead(t, t.k_source, r, none), dim, t.scores + r * lds, lds);
   });
 }
 
 template <class Load>
-void small_outputs(Tile& t, int n, int dim, float* o) {
+void small_outputs(Tile& t, int dim, float* o) {
   const int ldp = t.shape.kv_block;
+  const KeyBlock none;
   for_row_blocks(t.num_rows, [&]<int kRows>(int r) HWY_ATTR {
-    weigh_rows<Load, kRows>(t.scores + r * ldp, ldp, t.v_at, n, dim, t.corr + r, o + r * t.shape.ldv, t.shape.ldv);
+    weigh_rows<Load, kRows>(t.scores + r * ldp, ldp, t.keys, ahead(t, t.v_source, r, none), dim, t.corr + r, o + r * t.shape.ldv,
+                            t.shape.ldv);
   });
 }
 
@@ -140,21 +153,22 @@ HWY_INLINE void small_plain_row(float* s, int n, const std::uint8_t* visible) {
   }
 }
 
-/// One block of keys [begin, begin + n) into the state (m, l, o).
-void small_block(Tile& t, std::int64_t begin, int n, bool masked, float* m, float* l, float* o) {
+/// The current block of keys into the state (m, l, o).
+void small_block(Tile& t, bool masked, float* m, float* l, float* o) {
   const ScheduleState& s = *t.schedule;
   const variant::Program& program = s.program;
   const int lds = t.shape.kv_block;
-  locate_keys(t, begin, n);
-  if (!t.k_source.direct) stage_k(t, n);
-  for (int i = n; i % 4 != 0; ++i) t.k_at[i] = t.k_at[n - 1];
+  const KeyBlock& keys = t.keys;
+  const int n = keys.n;
+  if (!t.k_source.direct) stage_k(t);
+  for (int i = n; i % 4 != 0; ++i) keys.k_at[i] = keys.k_at[n - 1];
   switch (t.k_source.direct ? t.k_source.plane->dtype : DType::f32) {
-    case DType::f32: small_scores<LoadF32>(t, n, t.k_source.direct ? t.shape.dqk : t.shape.ldk); break;
-    case DType::f16: small_scores<LoadF16>(t, n, t.shape.dqk); break;
-    case DType::bf16: small_scores<LoadBf16>(t, n, t.shape.dqk); break;
-    case DType::e4m3: small_scores<LoadE4m3>(t, n, t.shape.dqk); break;
-    case DType::e5m2: small_scores<LoadE5m2>(t, n, t.shape.dqk); break;
-    default: small_scores<LoadI8>(t, n, t.shape.dqk); break;
+    case DType::f32: small_scores<LoadF32>(t, t.k_source.direct ? t.shape.dqk : t.shape.ldk); break;
+    case DType::f16: small_scores<LoadF16>(t, t.shape.dqk); break;
+    case DType::bf16: small_scores<LoadBf16>(t, t.shape.dqk); break;
+    case DType::e4m3: small_scores<LoadE4m3>(t, t.shape.dqk); break;
+    case DType::e5m2: small_scores<LoadE5m2>(t, t.shape.dqk); break;
+    default: small_scores<LoadI8>(t, t.shape.dqk); break;
   }
   const bool scale_keys = t.k_source.direct && s.spec.k_scale == ScaleGranularity::token_head;
   const bool scale_values = t.v_source.direct && s.spec.v_scale == ScaleGranularity::token_head;
@@ -162,10 +176,10 @@ void small_block(Tile& t, std::int64_t begin, int n, bool masked, float* m, floa
   for (int r = 0; r < t.num_rows; ++r) {
     float* row = t.scores + r * lds;
     if (scale_keys) {
-      for (int i = 0; i < n; ++i) row[i] *= t.k_scale[i];
+      for (int i = 0; i < n; ++i) row[i] *= keys.k_scale[i];
     }
-    if (!program.logits.empty()) hv::evaluate_logits(program, t.run->params, t.rows[r], t.kv_pos, n, row, t.eval);
-    if (masked) hv::evaluate_mask(program, t.run->params, t.rows[r], t.kv_pos, n, t.visible, t.eval);
+    if (!program.logits.empty()) hv::evaluate_logits(program, t.run->params, t.rows[r], keys.pos, n, row, t.eval);
+    if (masked) hv::evaluate_mask(program, t.run->params, t.rows[r], keys.pos, n, t.visible, t.eval);
     const std::uint8_t* visible = masked ? t.visible : nullptr;
     if (program.softmax) {
       small_softmax_row(row, n, units, visible, m[r], l[r], t.corr[r]);
@@ -174,21 +188,21 @@ void small_block(Tile& t, std::int64_t begin, int n, bool masked, float* m, floa
       t.corr[r] = 1;
     }
     if (scale_values) {
-      for (int i = 0; i < n; ++i) row[i] *= t.v_scale[i];
+      for (int i = 0; i < n; ++i) row[i] *= keys.v_scale[i];
     }
   }
   if (t.v_in_k) {
-    for (int i = 0; i < n; ++i) t.v_at[i] = t.k_at[i];
+    for (int i = 0; i < n; ++i) keys.v_at[i] = keys.k_at[i];
   } else if (!t.v_source.direct) {
-    stage_v(t, n);
+    stage_v(t);
   }
   switch (t.v_source.direct ? t.v_source.plane->dtype : DType::f32) {
-    case DType::f32: small_outputs<LoadF32>(t, n, t.v_source.direct ? t.shape.dvo : t.shape.ldv, o); break;
-    case DType::f16: small_outputs<LoadF16>(t, n, t.shape.dvo, o); break;
-    case DType::bf16: small_outputs<LoadBf16>(t, n, t.shape.dvo, o); break;
-    case DType::e4m3: small_outputs<LoadE4m3>(t, n, t.shape.dvo, o); break;
-    case DType::e5m2: small_outputs<LoadE5m2>(t, n, t.shape.dvo, o); break;
-    default: small_outputs<LoadI8>(t, n, t.shape.dvo, o); break;
+    case DType::f32: small_outputs<LoadF32>(t, t.v_source.direct ? t.shape.dvo : t.shape.ldv, o); break;
+    case DType::f16: small_outputs<LoadF16>(t, t.shape.dvo, o); break;
+    case DType::bf16: small_outputs<LoadBf16>(t, t.shape.dvo, o); break;
+    case DType::e4m3: small_outputs<LoadE4m3>(t, t.shape.dvo, o); break;
+    case DType::e5m2: small_outputs<LoadE5m2>(t, t.shape.dvo, o); break;
+    default: small_outputs<LoadI8>(t, t.shape.dvo, o); break;
   }
 }
 

@@ -35,6 +35,20 @@ struct Source {
   float factor = 1;                      // otherwise a scale common to all rows, for the caller to apply
 };
 
+/// Where the keys of one block lie, and what is known of each. The next block is located while the current one is worked on, so that
+/// its rows can be prefetched: rows of one head are far apart in memory and hardware prefetchers do not follow page tables.
+struct KeyBlock {
+  int n = 0;
+  std::int64_t* page = nullptr;
+  std::int64_t* slot = nullptr;
+  const std::byte** k_at = nullptr;
+  const std::byte** v_at = nullptr;
+  std::int64_t* pos = nullptr;        // logical
+  std::int64_t* rope_pos = nullptr;
+  float* k_scale = nullptr;           // per key, direct token_head
+  float* v_scale = nullptr;
+};
+
 struct Tile {
   const CpuRun* run = nullptr;
   const ScheduleState* schedule = nullptr;
@@ -53,14 +67,7 @@ struct Tile {
   float* k = nullptr;          // [kv_block, ldk]
   float* v = nullptr;          // [kv_block, ldv]
   float* corr = nullptr;       // [rows]
-  std::int64_t* page = nullptr;
-  std::int64_t* slot = nullptr;
-  const std::byte** k_at = nullptr;
-  const std::byte** v_at = nullptr;
-  std::int64_t* kv_pos = nullptr;
-  std::int64_t* kv_rope_pos = nullptr;
-  float* k_scale = nullptr;    // per key, direct token_head
-  float* v_scale = nullptr;
+  KeyBlock keys, next;         // the block at work and the one after it (n = 0: none)
   RowVars* rows = nullptr;     // [rows]
   std::int64_t* q_rope_pos = nullptr;
   std::uint8_t* visible = nullptr;
@@ -77,9 +84,21 @@ struct Tile {
   const abi::KvRow* kv_row = nullptr;
   Source k_source, v_source;
   bool v_in_k = false;         // V rows are the leading part of the staged K rows
-  bool needs_positions = false;
+  bool needs_positions = false;   // KeyBlock::pos, rope_pos
+  bool needs_slots = false;       // KeyBlock::page, slot
   float q_factor = 1;          // multiplies Q as it is loaded
 };
+
+HWY_INLINE void bind_key_block(std::byte* memory, std::int64_t keys, KeyBlock& b) {
+  b.page = reinterpret_cast<std::int64_t*>(memory);
+  b.slot = b.page + keys;
+  b.k_at = reinterpret_cast<const std::byte**>(b.slot + keys);
+  b.v_at = b.k_at + keys;
+  b.pos = reinterpret_cast<std::int64_t*>(b.v_at + keys);
+  b.rope_pos = b.pos + keys;
+  b.k_scale = reinterpret_cast<float*>(b.rope_pos + keys);
+  b.v_scale = b.k_scale + keys;
+}
 
 HWY_INLINE void bind_scratch(const CpuRun& run, std::byte* base, Tile& t) {
   const ScheduleState& s = *run.schedule;
@@ -102,14 +121,8 @@ HWY_INLINE void bind_scratch(const CpuRun& run, std::byte* base, Tile& t) {
   t.k = floats(at.k);
   t.v = floats(at.v);
   t.corr = floats(at.corr);
-  t.page = reinterpret_cast<std::int64_t*>(base + at.key_info);
-  t.slot = t.page + keys;
-  t.k_at = reinterpret_cast<const std::byte**>(t.slot + keys);
-  t.v_at = t.k_at + keys;
-  t.kv_pos = reinterpret_cast<std::int64_t*>(t.v_at + keys);
-  t.kv_rope_pos = t.kv_pos + keys;
-  t.k_scale = reinterpret_cast<float*>(t.kv_rope_pos + keys);
-  t.v_scale = t.k_scale + 2 * keys;
+  bind_key_block(base + at.key_info, keys, t.keys);
+  bind_key_block(base + at.key_info + keys * kKeyInfoBytes, keys, t.next);
   t.rows = reinterpret_cast<RowVars*>(base + at.row_info);
   t.q_rope_pos = reinterpret_cast<std::int64_t*>(t.rows + rows);
   t.visible = reinterpret_cast<std::uint8_t*>(base + at.visible);
@@ -255,52 +268,55 @@ HWY_INLINE void bind_sources(Tile& t, bool small) {
   constexpr float kOne = 1.0F;
   const float units = program.softmax && program.logits.empty() ? kLog2e : kOne;   // scores in base-2 units unless a hook reads them
   t.q_factor = static_cast<float>(s.spec.sm_scale) * units * k.factor;
+  // Staged rows may need their slot for scales; a direct row only for its token's scale.
+  t.needs_slots = !k.direct || !v.direct || s.spec.k_scale == ScaleGranularity::token_head || s.spec.v_scale == ScaleGranularity::token_head;
   t.needs_positions = !program.mask.empty() || program.logits.uses(variant::Var::kv_pos) || k_changes ||
                       program.value.uses(variant::Var::kv_pos);
 }
 
-/// Where keys [begin, begin + n) of the tile's list lie.
-HWY_INLINE void locate_keys(Tile& t, std::int64_t begin, int n) {
+/// Fills `b` with keys [begin, begin + n) of the tile's list.
+HWY_INLINE void locate_keys(const Tile& t, std::int64_t begin, int n, KeyBlock& b) {
   const abi::KvRow& row = *t.kv_row;
-  const std::int64_t page_size = t.segment->page_size;
-  const bool has_page_pos = t.segment->has_page_pos != 0;
-  if (page_size == kEndlessPage) {
-    for (int i = 0; i < n; ++i) {
-      t.page[i] = row.table_begin + begin + i;
-      t.slot[i] = 0;
+  const KvPlane& k = *t.k_source.plane;
+  const KvPlane& v = *t.v_source.plane;
+  const bool endless = t.segment->page_size == kEndlessPage;
+  const bool has_page_pos = !endless && t.segment->has_page_pos != 0;
+  const std::int64_t page_size = endless ? INT64_MAX : t.segment->page_size;
+  std::int64_t entry = endless ? 0 : row.table_begin + begin / page_size;
+  std::int64_t slot = endless ? 0 : begin % page_size;
+  b.n = n;
+  for (int i = 0; i < n; ++entry, slot = 0) {
+    // A run within one page. A ragged store's keys follow each other like pages of one token.
+    const std::int64_t page = endless ? row.table_begin + begin : t.data->kv_indices[static_cast<std::size_t>(entry)];
+    const int run = static_cast<int>(page_size - slot < n - i ? page_size - slot : n - i);
+    const std::byte* k_at = row_address(k, page, slot, t.kv_head);
+    const std::byte* v_at = row_address(v, page, slot, t.kv_head);
+    const std::int64_t k_step = endless ? k.page_byte_stride : k.token_byte_stride;
+    const std::int64_t v_step = endless ? v.page_byte_stride : v.token_byte_stride;
+    for (int j = 0; j < run; ++j) b.k_at[i + j] = k_at + j * k_step;
+    for (int j = 0; j < run; ++j) b.v_at[i + j] = v_at + j * v_step;
+    if (t.needs_slots) {
+      for (int j = 0; j < run; ++j) b.page[i + j] = endless ? page + j : page;
+      for (int j = 0; j < run; ++j) b.slot[i + j] = endless ? 0 : slot + j;
     }
-  } else {
-    std::int64_t entry = row.table_begin + begin / page_size;
-    std::int64_t slot = begin % page_size;
-    for (int i = 0; i < n;) {
-      const std::int64_t page = t.data->kv_indices[static_cast<std::size_t>(entry)];
-      const int stop = static_cast<int>(page_size - slot < n - i ? i + (page_size - slot) : n);
-      if (has_page_pos && t.needs_positions) {
-        const std::int64_t position = t.data->page_pos[static_cast<std::size_t>(entry)] + slot;
-        for (int j = i; j < stop; ++j) t.kv_pos[j] = position + (j - i);
-      }
-      for (; i < stop; ++i) {
-        t.page[i] = page;
-        t.slot[i] = slot++;
-      }
-      slot = 0;
-      ++entry;
+    if (t.needs_positions) {
+      const std::int64_t pos = has_page_pos ? t.data->page_pos[static_cast<std::size_t>(entry)] + slot : row.kv_pos + begin + i;
+      for (int j = 0; j < run; ++j) b.pos[i + j] = pos + j;
+      for (int j = 0; j < run; ++j) b.rope_pos[i + j] = pos + j + (row.kv_rope_pos - row.kv_pos);
     }
+    i += run;
   }
-  if (t.needs_positions) {
-    if (!has_page_pos || page_size == kEndlessPage) {
-      for (int i = 0; i < n; ++i) t.kv_pos[i] = row.kv_pos + begin + i;
-    }
-    for (int i = 0; i < n; ++i) t.kv_rope_pos[i] = t.kv_pos[i] + (row.kv_rope_pos - row.kv_pos);
-  }
-  for (int i = 0; i < n; ++i) t.k_at[i] = row_address(*t.k_source.plane, t.page[i], t.slot[i], t.kv_head);
-  for (int i = 0; i < n; ++i) t.v_at[i] = row_address(*t.v_source.plane, t.page[i], t.slot[i], t.kv_head);
   if (t.k_source.direct && t.schedule->spec.k_scale == ScaleGranularity::token_head) {
-    for (int i = 0; i < n; ++i) t.k_scale[i] = token_scale(*t.k_source.plane, t.page[i], t.slot[i], t.kv_head);
+    for (int i = 0; i < n; ++i) b.k_scale[i] = token_scale(k, b.page[i], b.slot[i], t.kv_head);
   }
   if (t.v_source.direct && t.schedule->spec.v_scale == ScaleGranularity::token_head) {
-    for (int i = 0; i < n; ++i) t.v_scale[i] = token_scale(*t.v_source.plane, t.page[i], t.slot[i], t.kv_head);
+    for (int i = 0; i < n; ++i) b.v_scale[i] = token_scale(v, b.page[i], b.slot[i], t.kv_head);
   }
+}
+
+/// Asks for `bytes` bytes at p.
+HWY_INLINE void prefetch_row(const std::byte* p, int bytes) {
+  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
 
 HWY_INLINE void scale_row(float factor, int dim, float* x) {
@@ -316,49 +332,55 @@ HWY_INLINE void apply_row_scale(const KvPlane& p, std::int64_t page, std::int64_
   }
 }
 
-/// K rows of the located block into t.k [n, ldk], zero-padded; k_at then points there.
-inline void stage_k(Tile& t, int n) {
+/// K rows of the current block into t.k [n, ldk], zero-padded; its k_at then points there.
+inline void stage_k(Tile& t) {
   const ScheduleState& s = *t.schedule;
   const Source& source = t.k_source;
   const int ldk = t.shape.ldk;
-  for (int i = 0; i < n; ++i) {
+  const int row_bytes = source.dim * bits(source.plane->dtype) / 8;
+  KeyBlock& b = t.keys;
+  for (int i = 0; i < b.n; ++i) {
+    if (i < t.next.n) prefetch_row(t.next.k_at[i], row_bytes);
     float* row = t.k + static_cast<std::int64_t>(i) * ldk;
-    widen_plane_row(*source.plane, t.k_at[i], t.page[i], t.slot[i], t.kv_head, source.dim, row);
-    if (source.scale_rows) apply_row_scale(*source.plane, t.page[i], t.slot[i], t.kv_head, source.dim, row);
+    widen_plane_row(*source.plane, b.k_at[i], b.page[i], b.slot[i], t.kv_head, source.dim, row);
+    if (source.scale_rows) apply_row_scale(*source.plane, b.page[i], b.slot[i], t.kv_head, source.dim, row);
     if (source.rope_plane != nullptr) {
       const KvPlane& p = *source.rope_plane;
       float* part = row + source.dim;
-      widen_plane_row(p, row_address(p, t.page[i], t.slot[i], t.kv_head), t.page[i], t.slot[i], t.kv_head, source.rope_dim, part);
-      if (source.scale_rows) apply_row_scale(p, t.page[i], t.slot[i], t.kv_head, source.rope_dim, part);
+      widen_plane_row(p, row_address(p, b.page[i], b.slot[i], t.kv_head), b.page[i], b.slot[i], t.kv_head, source.rope_dim, part);
+      if (source.scale_rows) apply_row_scale(p, b.page[i], b.slot[i], t.kv_head, source.rope_dim, part);
     }
     if (!s.program.key.empty()) {
       const RowVars vars{.kv_head = t.kv_head};
-      hv::evaluate_transform(s.program.key, t.run->params, vars, t.kv_pos[i], t.shape.dqk, row, t.eval);
+      hv::evaluate_transform(s.program.key, t.run->params, vars, b.pos[i], t.shape.dqk, row, t.eval);
     }
     if (s.rope != nullptr) {
-      s.rope->angles(t.kv_rope_pos[i], t.cos, t.sin);
+      s.rope->angles(b.rope_pos[i], t.cos, t.sin);
       s.rope->rotate(t.cos, t.sin, row);
     }
     for (int j = t.shape.dqk; j < ldk; ++j) row[j] = 0;
-    t.k_at[i] = reinterpret_cast<const std::byte*>(row);
+    b.k_at[i] = reinterpret_cast<const std::byte*>(row);
   }
 }
 
-/// V rows of the located block into t.v [n, ldv], zero-padded; v_at then points there.
-inline void stage_v(Tile& t, int n) {
+/// V rows of the current block into t.v [n, ldv], zero-padded; its v_at then points there.
+inline void stage_v(Tile& t) {
   const ScheduleState& s = *t.schedule;
   const Source& source = t.v_source;
   const int ldv = t.shape.ldv;
-  for (int i = 0; i < n; ++i) {
+  const int row_bytes = source.dim * bits(source.plane->dtype) / 8;
+  KeyBlock& b = t.keys;
+  for (int i = 0; i < b.n; ++i) {
+    if (i < t.next.n) prefetch_row(t.next.v_at[i], row_bytes);
     float* row = t.v + static_cast<std::int64_t>(i) * ldv;
-    widen_plane_row(*source.plane, t.v_at[i], t.page[i], t.slot[i], t.kv_head, source.dim, row);
-    if (source.scale_rows) apply_row_scale(*source.plane, t.page[i], t.slot[i], t.kv_head, source.dim, row);
+    widen_plane_row(*source.plane, b.v_at[i], b.page[i], b.slot[i], t.kv_head, source.dim, row);
+    if (source.scale_rows) apply_row_scale(*source.plane, b.page[i], b.slot[i], t.kv_head, source.dim, row);
     if (!s.program.value.empty()) {
       const RowVars vars{.kv_head = t.kv_head};
-      hv::evaluate_transform(s.program.value, t.run->params, vars, t.needs_positions ? t.kv_pos[i] : 0, t.shape.dvo, row, t.eval);
+      hv::evaluate_transform(s.program.value, t.run->params, vars, t.needs_positions ? b.pos[i] : 0, t.shape.dvo, row, t.eval);
     }
     for (int j = t.shape.dvo; j < ldv; ++j) row[j] = 0;
-    t.v_at[i] = reinterpret_cast<const std::byte*>(row);
+    b.v_at[i] = reinterpret_cast<const std::byte*>(row);
   }
 }
 

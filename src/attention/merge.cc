@@ -19,7 +19,7 @@ namespace {
 
 constexpr float kEmpty = -std::numeric_limits<float>::infinity();
 constexpr float kFull = std::numeric_limits<float>::infinity();
-constexpr std::int64_t kChunk = 512;   // dims that one accumulator array holds
+constexpr std::int64_t kChunk = 512;  // dims that one accumulator array holds
 
 /// One state of one row and head, or the place of a merged one.
 struct Cell {
@@ -82,7 +82,7 @@ void copy_values(const Cell& in, const ValueFormat& in_format, const Cell& out, 
 }
 
 float weight_of(float s, float max, bool base2) {
-  if (s == max) return 1.0F;   // also where both are +inf
+  if (s == max) return 1.0F;  // also where both are +inf
   return base2 ? std::exp2(s - max) : std::exp(s - max);
 }
 
@@ -216,8 +216,8 @@ void check_disjoint(std::string_view op, std::string_view what_out, const Tensor
   const auto a = byte_range(out);
   const auto b = byte_range(in);
   if (a[0] < b[1] && b[0] < a[1]) {
-    fail(Code::invalid_argument, op, "{} overlaps {}; rows take states of other rows' places, so outputs need memory of their own", what_out,
-         what_in);
+    fail(Code::invalid_argument, op, "{} overlaps {}; rows take states of other rows' places, so outputs need memory of their own",
+         what_out, what_in);
   }
 }
 
@@ -267,7 +267,8 @@ void merge_states(const Context& context, const TensorView& v, const TensorView&
       return Cell{static_cast<char*>(v.data) + row * byte_stride(v, 0) + i * byte_stride(v, 1) + head * byte_stride(v, 2),
                   static_cast<char*>(s.data) + row * byte_stride(s, 0) + i * byte_stride(s, 1) + head * byte_stride(s, 2)};
     };
-    merge_cell(v.shape[1], at, [&](std::int64_t) { return format; }, cell_at(v_out, s_out, row, head), out_format, v_out.shape[2], base2);
+    merge_cell(
+        v.shape[1], at, [&](std::int64_t) { return format; }, cell_at(v_out, s_out, row, head), out_format, v_out.shape[2], base2);
   });
 }
 
@@ -285,7 +286,8 @@ void merge_states_varlen(const Context& context, const TensorView& v, const Tens
   }
   for (std::int64_t i = 0; i < indptr.size(); ++i) {
     const std::int64_t previous = i == 0 ? 0 : indptr[i - 1];
-    if (indptr[i] < previous) fail(Code::invalid_argument, kOp, "indptr[{}]={} < {}; must be non-decreasing from >= 0", i, indptr[i], previous);
+    if (indptr[i] < previous)
+      fail(Code::invalid_argument, kOp, "indptr[{}]={} < {}; must be non-decreasing from >= 0", i, indptr[i], previous);
   }
   const std::int64_t last = indptr[indptr.size() - 1];
   if (last > v.shape[0]) fail(Code::invalid_argument, kOp, "indptr ends at {}; v has only {} states", last, v.shape[0]);

@@ -1,8 +1,8 @@
 // Number formats: conversions between f32 and every element type a KV cache or a tensor may hold, one scalar at a time.
 // Portable and constexpr: this is the definition that vector code elsewhere must agree with, and simple enough for compilers to
-// vectorise. Encoding rounds to nearest, ties to even. One idea serves all small floats: above the format's smallest normal the f32
-// bits are shifted with the exponent rebiased (a carry out of the mantissa moves into the exponent by itself); below it, adding a power
-// of two whose last place is the format's smallest subnormal makes the f32 adder round.
+// vectorise: both sides of a case are computed and one is selected. Encoding rounds to nearest, ties to even. One idea serves all small
+// floats: above the format's smallest normal the f32 bits are shifted with the exponent rebiased (a carry out of the mantissa moves into
+// the exponent by itself); below it, adding a power of two whose last place is the format's smallest subnormal makes the f32 adder round.
 #pragma once
 
 #include <bit>
@@ -27,12 +27,12 @@ constexpr std::uint32_t round_magnitude(std::uint32_t abs_bits) {
   constexpr int kShift = 23 - kMan;
   constexpr std::uint32_t kMinNormal = static_cast<std::uint32_t>(127 + 1 - kBias) << 23;
   constexpr std::uint32_t kMagicBits = static_cast<std::uint32_t>(127 + 24 - kBias - kMan) << 23;
-  if (abs_bits < kMinNormal) {
-    const float shifted = std::bit_cast<float>(abs_bits) + std::bit_cast<float>(kMagicBits);
-    return std::bit_cast<std::uint32_t>(shifted) - kMagicBits;
-  }
+  const std::uint32_t small = abs_bits < kMinNormal ? abs_bits : kMinNormal;
+  const float shifted = std::bit_cast<float>(small) + std::bit_cast<float>(kMagicBits);
+  const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - kMagicBits;
   const std::uint32_t rebiased = abs_bits - (static_cast<std::uint32_t>(127 - kBias) << 23);
-  return (rebiased + ((1U << (kShift - 1)) - 1) + ((rebiased >> kShift) & 1U)) >> kShift;
+  const std::uint32_t normal = (rebiased + ((1U << (kShift - 1)) - 1) + ((rebiased >> kShift) & 1U)) >> kShift;
+  return abs_bits < kMinNormal ? subnormal : normal;
 }
 
 /// The value of a code without sign of such a format; the top exponent is an ordinary one.
@@ -40,8 +40,9 @@ template <int kExp, int kMan>
 constexpr float expand_magnitude(std::uint32_t code) {
   constexpr int kBias = (1 << (kExp - 1)) - 1;
   constexpr std::uint32_t kMinSubnormal = static_cast<std::uint32_t>(127 + 1 - kBias - kMan) << 23;
-  if (code < (1U << kMan)) return static_cast<float>(static_cast<std::int32_t>(code)) * std::bit_cast<float>(kMinSubnormal);
-  return std::bit_cast<float>((code << (23 - kMan)) + (static_cast<std::uint32_t>(127 - kBias) << 23));
+  const float subnormal = static_cast<float>(static_cast<std::int32_t>(code)) * std::bit_cast<float>(kMinSubnormal);
+  const std::uint32_t normal = (code << (23 - kMan)) + (static_cast<std::uint32_t>(127 - kBias) << 23);
+  return std::bit_cast<float>(code < (1U << kMan) ? std::bit_cast<std::uint32_t>(subnormal) : normal);
 }
 
 constexpr float with_sign(float magnitude, std::uint32_t sign_bit) {
@@ -65,11 +66,10 @@ constexpr std::uint16_t encode_bf16(float x) {
 constexpr float decode_f16(std::uint16_t code) {
   const std::uint32_t magnitude = code & 0x7fffU;
   const std::uint32_t sign = static_cast<std::uint32_t>(code & 0x8000U) << 16;
-  if (magnitude >= 0x7c00U) {  // infinity, or NaN made quiet with its payload
-    const std::uint32_t quiet = magnitude > 0x7c00U ? 0x00400000U : 0U;
-    return std::bit_cast<float>(sign | numeric_detail::kInfBits | quiet | ((magnitude & 0x3ffU) << 13));
-  }
-  return numeric_detail::with_sign(numeric_detail::expand_magnitude<5, 10>(magnitude), sign);
+  const std::uint32_t quiet = magnitude > 0x7c00U ? 0x00400000U : 0U;
+  const std::uint32_t special = numeric_detail::kInfBits | quiet | ((magnitude & 0x3ffU) << 13);
+  const std::uint32_t finite = std::bit_cast<std::uint32_t>(numeric_detail::expand_magnitude<5, 10>(magnitude));
+  return std::bit_cast<float>(sign | (magnitude >= 0x7c00U ? special : finite));
 }
 
 /// Overflow becomes infinity; NaN keeps its sign and upper payload and becomes quiet.
@@ -77,9 +77,10 @@ constexpr std::uint16_t encode_f16(float x) {
   const std::uint32_t b = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t magnitude = b & numeric_detail::kAbsMask;
   const std::uint32_t sign = (b >> 16) & 0x8000U;
-  if (magnitude > numeric_detail::kInfBits) return static_cast<std::uint16_t>(sign | 0x7e00U | ((magnitude >> 13) & 0x1ffU));
+  const std::uint32_t nan = 0x7e00U | ((magnitude >> 13) & 0x1ffU);
   const std::uint32_t rounded = numeric_detail::round_magnitude<5, 10>(magnitude);
-  return static_cast<std::uint16_t>(sign | (rounded < 0x7c00U ? rounded : 0x7c00U));
+  const std::uint32_t number = rounded < 0x7c00U ? rounded : 0x7c00U;
+  return static_cast<std::uint16_t>(sign | (magnitude > numeric_detail::kInfBits ? nan : number));
 }
 
 // ---------------------------------------------------------------------------------------------------------------- 8-bit
@@ -93,8 +94,8 @@ inline constexpr float kMaxE2m1 = 6.0F;
 constexpr float decode_e4m3(std::uint8_t code) {
   const std::uint32_t magnitude = code & 0x7fU;
   const std::uint32_t sign = static_cast<std::uint32_t>(code & 0x80U) << 24;
-  if (magnitude == 0x7fU) return std::bit_cast<float>(sign | 0x7fc00000U);
-  return numeric_detail::with_sign(numeric_detail::expand_magnitude<4, 3>(magnitude), sign);
+  const std::uint32_t finite = std::bit_cast<std::uint32_t>(numeric_detail::expand_magnitude<4, 3>(magnitude));
+  return std::bit_cast<float>(sign | (magnitude == 0x7fU ? 0x7fc00000U : finite));
 }
 
 /// Overflow and infinity saturate to +-448; NaN keeps its sign.
@@ -102,9 +103,9 @@ constexpr std::uint8_t encode_e4m3(float x) {
   const std::uint32_t b = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t magnitude = b & numeric_detail::kAbsMask;
   const std::uint32_t sign = (b >> 24) & 0x80U;
-  if (magnitude > numeric_detail::kInfBits) return static_cast<std::uint8_t>(sign | 0x7fU);
   const std::uint32_t rounded = numeric_detail::round_magnitude<4, 3>(magnitude);
-  return static_cast<std::uint8_t>(sign | (rounded < 0x7eU ? rounded : 0x7eU));
+  const std::uint32_t number = rounded < 0x7eU ? rounded : 0x7eU;
+  return static_cast<std::uint8_t>(sign | (magnitude > numeric_detail::kInfBits ? 0x7fU : number));
 }
 
 /// e5m2 (OCP OFP8): the upper half of an f16, with infinity and NaN.
@@ -115,9 +116,9 @@ constexpr std::uint8_t encode_e5m2(float x) {
   const std::uint32_t b = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t magnitude = b & numeric_detail::kAbsMask;
   const std::uint32_t sign = (b >> 24) & 0x80U;
-  if (magnitude > numeric_detail::kInfBits) return static_cast<std::uint8_t>(sign | 0x7fU);
   const std::uint32_t rounded = numeric_detail::round_magnitude<5, 2>(magnitude);
-  return static_cast<std::uint8_t>(sign | (rounded < 0x7bU ? rounded : 0x7bU));
+  const std::uint32_t number = rounded < 0x7bU ? rounded : 0x7bU;
+  return static_cast<std::uint8_t>(sign | (magnitude > numeric_detail::kInfBits ? 0x7fU : number));
 }
 
 constexpr float decode_i8(std::uint8_t code) { return static_cast<float>(static_cast<std::int8_t>(code)); }
@@ -125,9 +126,10 @@ constexpr float decode_i8(std::uint8_t code) { return static_cast<float>(static_
 /// Saturates to +-127 (-128 is never written, so that the range is symmetric); NaN becomes 0.
 constexpr std::uint8_t encode_i8(float x) {
   constexpr float kMagic = 12582912.0F;  // 1.5 * 2^23: its last place is 1, so the adder rounds to an integer
-  if ((std::bit_cast<std::uint32_t>(x) & numeric_detail::kAbsMask) > numeric_detail::kInfBits) return 0;
   const float clamped = x > kMaxI8 ? kMaxI8 : (x < -kMaxI8 ? -kMaxI8 : x);
-  return static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(clamped + kMagic) - std::bit_cast<std::uint32_t>(kMagic));
+  const std::uint32_t number = std::bit_cast<std::uint32_t>(clamped + kMagic) - std::bit_cast<std::uint32_t>(kMagic);
+  const bool nan = (std::bit_cast<std::uint32_t>(x) & numeric_detail::kAbsMask) > numeric_detail::kInfBits;
+  return static_cast<std::uint8_t>(nan ? 0U : number);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- 4-bit, scales
@@ -141,9 +143,9 @@ constexpr float decode_e2m1(std::uint8_t code) {
 constexpr std::uint8_t encode_e2m1(float x) {
   const std::uint32_t b = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t magnitude = b & numeric_detail::kAbsMask;
-  if (magnitude > numeric_detail::kInfBits) return 0;
   const std::uint32_t rounded = numeric_detail::round_magnitude<2, 1>(magnitude);
-  return static_cast<std::uint8_t>(((b >> 28) & 0x8U) | (rounded < 0x7U ? rounded : 0x7U));
+  const std::uint32_t number = ((b >> 28) & 0x8U) | (rounded < 0x7U ? rounded : 0x7U);
+  return static_cast<std::uint8_t>(magnitude > numeric_detail::kInfBits ? 0U : number);
 }
 
 /// e8m0 (OCP MX 1.0): 2^(code - 127), 255 = NaN. Code 0 is the f32 subnormal 2^-127.

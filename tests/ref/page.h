@@ -15,8 +15,8 @@ namespace girih::ref {
 template <typename Strides>
 const unsigned char* row_address(const KvStore& store, const Strides& strides, std::int64_t page, std::int64_t token, std::int64_t head) {
   const bool endless = store.page_size == kEndlessPage;
-  const std::int64_t place = endless ? (page + token) * strides.token_byte_stride
-                                     : page * strides.page_byte_stride + token * strides.token_byte_stride;
+  const std::int64_t place =
+      endless ? (page + token) * strides.token_byte_stride : page * strides.page_byte_stride + token * strides.token_byte_stride;
   return static_cast<const unsigned char*>(strides.data) + place + head * strides.head_byte_stride;
 }
 
@@ -29,8 +29,7 @@ inline double scale_of(const KvStore& store, const KvPlane& plane, std::int64_t 
   switch (scales.granularity) {
     case ScaleGranularity::none: return 1.0;
     case ScaleGranularity::tensor: return global * static_cast<double>(load_element(DType::f32, base, 0));
-    case ScaleGranularity::head:
-      return global * static_cast<double>(load_element(DType::f32, base + head * scales.head_byte_stride, 0));
+    case ScaleGranularity::head: return global * static_cast<double>(load_element(DType::f32, base + head * scales.head_byte_stride, 0));
     case ScaleGranularity::token_head:
       return global * static_cast<double>(load_element(DType::f32, row_address(store, scales, page, token, head), 0));
     case ScaleGranularity::block: break;
@@ -58,7 +57,7 @@ inline double nearest_value(DType t, double x) {
   std::uint32_t best = 0;
   double best_distance = std::numeric_limits<double>::infinity();
   for (std::uint32_t code = 0; code < (1U << bits(t)); ++code) {
-    if (t == DType::i8 && code == 0x80) continue;   // -128 is not used
+    if (t == DType::i8 && code == 0x80) continue;  // -128 is not used
     const double value = static_cast<double>(decode(t, code));
     if (!std::isfinite(value)) continue;
     const double distance = std::fabs(value - x);

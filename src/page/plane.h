@@ -1,0 +1,43 @@
+// A plane of the KV store as the cache operators write it: the checks that append and copy_pages share, and addresses.
+// All strides are bytes and all products 64-bit; a page id is widened before it is multiplied.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/numeric.h"
+#include "girih/attention.h"
+
+namespace girih::page {
+
+inline constexpr std::int64_t kMaxDim = 1024;  // as attention's head_dim
+
+/// Throws unless `plane` (called `what` in messages) describes memory for [pages, page_size, heads, dim] with the scales its type needs.
+/// Strides of extents above 1 must not be zero; values of scales are not read.
+void check_plane(std::string_view op, std::string_view what, const KvStore& store, const KvPlane& plane, std::int64_t heads,
+                 std::int64_t dim);
+
+/// Throws unless page_size >= 1 (or kEndlessPage) and num_pages >= 0.
+void check_pages(std::string_view op, const KvStore& store);
+
+/// Bytes between the elements of a row; 4-bit types have none.
+inline std::int64_t dim_byte_stride(const KvPlane& plane) {
+  return plane.dim_byte_stride != 0 ? plane.dim_byte_stride : bits(plane.dtype) / 8;
+}
+
+inline bool dense_row(const KvPlane& plane) { return bits(plane.dtype) == 4 || dim_byte_stride(plane) == bits(plane.dtype) / 8; }
+
+/// Block scales of a row of `dim` elements.
+inline std::int64_t num_blocks(DType t, std::int64_t dim) {
+  const int block = scale_block(t);
+  return (dim + block - 1) / block;
+}
+
+/// Address of [page, token, head 0] in a plane or its scales (both have data and byte strides). Appending and copying write: the store's
+/// pointers are const because attention only reads.
+template <typename Strides>
+char* token_address(const Strides& strides, std::int64_t page, std::int64_t token) {
+  return static_cast<char*>(const_cast<void*>(strides.data)) + page * strides.page_byte_stride + token * strides.token_byte_stride;
+}
+
+}  // namespace girih::page

@@ -1,0 +1,148 @@
+// The inner loops of append, one instance per source and target type. A row is first f32 (in place, or in a small buffer of the caller),
+// then divided by its scale and encoded: an exact division, so that a code is the one nearest to value / scale.
+//
+// Scales that are computed from a row or block are chosen from its largest finite |x|, M:
+//   token_head   scale = M / largest code (448, 57344, 127), a row of zeros takes scale 1
+//   nvfp4        block scale = e4m3(M / 6 / global), a block of zeros takes scale 0
+//   mxfp4        block scale = 2^(floor(log2(M / global)) - 2) (OCP MX 1.0, 6.3: the largest power of two of e2m1 is 2^2), a block of
+//                zeros takes 2^0
+// and the codes are taken relative to the scale as stored, global factor included: what a reader multiplies by. Infinities saturate; NaN
+// stays NaN where the type has it, else becomes 0.
+#include "page/quantize.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "base/numeric.h"
+
+namespace girih::page {
+namespace {
+
+constexpr float kMaxF32 = std::bit_cast<float>(0x7f7fffffU);
+
+template <DType kType>
+void load_row(const char* source, std::int64_t byte_stride, std::int64_t dim, float* out) {
+  if (byte_stride == bits(kType) / 8) {
+    for (std::int64_t d = 0; d < dim; ++d) out[d] = load_element<kType>(source, d);
+  } else {
+    for (std::int64_t d = 0; d < dim; ++d) out[d] = load_element<kType>(source + d * byte_stride, 0);
+  }
+}
+
+template <typename Code>
+void move_row(const char* source, std::int64_t source_byte_stride, std::int64_t dim, char* out, std::int64_t byte_stride) {
+  constexpr std::int64_t kSize = sizeof(Code);
+  if (source_byte_stride == kSize && byte_stride == kSize) {
+    std::memcpy(out, source, static_cast<std::size_t>(dim * kSize));
+    return;
+  }
+  for (std::int64_t d = 0; d < dim; ++d) std::memcpy(out + d * byte_stride, source + d * source_byte_stride, sizeof(Code));
+}
+
+/// The largest finite |x|; 0 where there is none. Compares bits: f32 magnitudes order as integers.
+float largest_finite(const float* row, std::int64_t dim) {
+  std::int32_t largest_bits = 0;  // signed: SSE2 compares only such
+  for (std::int64_t d = 0; d < dim; ++d) {
+    const std::int32_t b = std::bit_cast<std::int32_t>(row[d]) & 0x7fffffff;
+    largest_bits = std::max(largest_bits, b < 0x7f800000 ? b : 0);
+  }
+  return std::bit_cast<float>(largest_bits);
+}
+
+/// Types without scales.
+template <DType kType>
+void store_plain(const float* row, std::int64_t dim, float, char* out, std::int64_t byte_stride, char*) {
+  if (byte_stride == bits(kType) / 8) {
+    for (std::int64_t d = 0; d < dim; ++d) store_element<kType>(out, d, row[d]);
+  } else {
+    for (std::int64_t d = 0; d < dim; ++d) store_element<kType>(out + d * byte_stride, 0, row[d]);
+  }
+}
+
+/// 8-bit types with a scale that is given.
+template <DType kType>
+void store_scaled(const float* row, std::int64_t dim, float scale, char* out, std::int64_t byte_stride, char*) {
+  if (byte_stride == 1) {
+    for (std::int64_t d = 0; d < dim; ++d) store_element<kType>(out, d, row[d] / scale);
+  } else {
+    for (std::int64_t d = 0; d < dim; ++d) store_element<kType>(out + d * byte_stride, 0, row[d] / scale);
+  }
+}
+
+/// 8-bit types whose scale is computed from the row and stored at `scale_out`.
+template <DType kType>
+void store_row_scaled(const float* row, std::int64_t dim, float global, char* out, std::int64_t byte_stride, char* scale_out) {
+  float stored = std::min(largest_finite(row, dim) / largest(kType) / global, kMaxF32);
+  if (!(stored * global > 0)) stored = 1.0F;  // zeros, or so small that the scale underflows
+  store_element<DType::f32>(scale_out, 0, stored);
+  store_scaled<kType>(row, dim, stored * global, out, byte_stride, nullptr);
+}
+
+/// Packs codes of a block that starts at an even element; an odd end leaves the high nibble 0.
+void store_e2m1(const float* block, std::int64_t count, float scale, std::uint8_t* out) {
+  std::array<std::uint8_t, 32> codes{};
+  for (std::int64_t d = 0; d < count; ++d) codes[static_cast<std::size_t>(d)] = encode_e2m1(block[d] / scale);
+  for (std::int64_t d = 0; d < count; d += 2) {
+    const auto at = static_cast<std::size_t>(d);
+    out[d / 2] = static_cast<std::uint8_t>(codes[at] | (codes[at + 1] << 4));
+  }
+}
+
+template <DType kType>
+void store_blocks(const float* row, std::int64_t dim, float global, char* out, std::int64_t, char* scale_out) {
+  constexpr std::int64_t kBlock = scale_block(kType);
+  auto* codes = reinterpret_cast<std::uint8_t*>(out);
+  for (std::int64_t begin = 0; begin < dim; begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, dim - begin);
+    const float most = largest_finite(row + begin, count);
+    std::uint8_t code = 0;
+    float scale = 0;
+    if constexpr (kType == DType::nvfp4) {
+      code = encode_e4m3(most / kMaxE2m1 / global);
+      scale = decode_e4m3(code) * global;
+    } else {
+      const float relative = std::min(most / global, kMaxF32);
+      code = e8m0_from_exponent(relative > 0 ? floor_log2(relative) - 2 : 0);
+      scale = decode_e8m0(code) * global;
+    }
+    std::memcpy(scale_out + begin / kBlock, &code, 1);
+    if (scale > 0) {
+      store_e2m1(row + begin, count, scale, codes + begin / 2);
+    } else {
+      std::memset(codes + begin / 2, 0, static_cast<std::size_t>((count + 1) / 2));
+    }
+  }
+}
+
+}  // namespace
+
+RowWriter row_writer(DType source, bool in_place, DType target, bool row_scales) {
+  RowWriter writer;
+  if (source == target) {
+    writer.move = bits(target) == 32 ? move_row<std::uint32_t> : move_row<std::uint16_t>;
+    return writer;
+  }
+  if (!(source == DType::f32 && in_place)) {
+    writer.load = with_format(source, []<DType kType>() {
+      if constexpr (bits(kType) == 4) {
+        return decltype(RowWriter::load){};
+      } else {
+        return decltype(RowWriter::load){load_row<kType>};
+      }
+    });
+  }
+  writer.store = with_format(target, [row_scales]<DType kType>() -> decltype(RowWriter::store) {
+    if constexpr (bits(kType) == 4) {
+      return store_blocks<kType>;
+    } else if constexpr (bits(kType) == 8) {
+      return row_scales ? store_row_scaled<kType> : store_scaled<kType>;
+    } else {
+      return store_plain<kType>;
+    }
+  });
+  return writer;
+}
+
+}  // namespace girih::page

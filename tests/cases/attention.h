@@ -1,0 +1,554 @@
+// The table of attention cases: what a test checks and what the benchmark times are the same names. Each theme is a few loops over
+// data; `serving_cases(scale)` are the shapes of real serving (tests take a small scale, the benchmark 1).
+// Output is f32 and KV bf16 where a case does not say otherwise: f32 output leaves no rounding to hide behind.
+#pragma once
+
+#include <fmt/format.h>
+
+#include "cases/problem.h"
+
+namespace girih::cases {
+
+inline constexpr std::array kLayouts{Layout::ragged, Layout::ragged_gaps, Layout::ragged_hnd, Layout::nhd, Layout::hnd, Layout::one_tensor,
+                                     Layout::one_tensor_hnd, Layout::interleaved, Layout::padded, Layout::token_contiguous_v};
+
+inline std::string_view name(Layout l) {
+  constexpr std::array<std::string_view, 10> kNames{"ragged", "ragged_gaps", "ragged_hnd", "nhd", "hnd", "one_tensor", "one_tensor_hnd",
+                                                    "interleaved", "padded", "token_contiguous_v"};
+  return kNames[static_cast<std::size_t>(l)];
+}
+
+/// Query and key lengths of a batch's requests.
+struct Lengths {
+  std::string_view name;
+  std::vector<std::int64_t> q, kv;
+};
+
+inline const std::vector<Lengths>& all_lengths() {
+  static const std::vector<Lengths> kAll{
+      {"single_decode", {1}, {1300}},
+      {"single_prefill", {77}, {77}},
+      {"single_append", {9}, {150}},
+      {"decode", {1, 1, 1, 1, 1, 1}, {1, 17, 0, 64, 333, 16}},
+      {"append", {3, 7, 1, 2}, {30, 7, 100, 1}},
+      {"prefill", {33, 0, 70}, {33, 5, 70}},
+      {"mixed", {1, 40, 1, 0, 5, 1, 3}, {200, 90, 0, 10, 37, 16, 3}},
+  };
+  return kAll;
+}
+
+inline const Lengths& lengths(std::string_view name) {
+  for (const Lengths& l : all_lengths()) {
+    if (l.name == name) return l;
+  }
+  throw std::logic_error("no such lengths");
+}
+
+inline AttentionSpec make_spec(int qo_heads, int kv_heads, int dim_qk, int dim_vo = 0) {
+  AttentionSpec spec;
+  spec.num_qo_heads = qo_heads;
+  spec.num_kv_heads = kv_heads;
+  spec.head_dim_qk = dim_qk;
+  spec.head_dim_vo = dim_vo;
+  spec.o_dtype = DType::f32;
+  spec.lse = LseKind::natural;
+  spec.variant.mask = variants::causal();
+  return spec;
+}
+
+/// One segment over the requests.
+inline AttentionCase make_case(std::string name, const AttentionSpec& spec, const Lengths& l, Layout layout = Layout::nhd,
+                               std::int64_t page_size = 16) {
+  AttentionCase c;
+  c.name = std::move(name);
+  c.spec = spec;
+  c.q_len = l.q;
+  c.segments.push_back({.qo_indptr = {}, .kv_len = l.kv, .layout = layout, .page_size = page_size});
+  return c;
+}
+
+inline void set_kv(AttentionSpec& spec, DType k, ScaleGranularity k_scale, DType v, ScaleGranularity v_scale) {
+  spec.k_dtype = k;
+  spec.v_dtype = v;
+  spec.k_scale = k_scale;
+  spec.v_scale = v_scale;
+}
+
+// ------------------------------------------------------------------------------------------------ layouts and shapes
+
+inline std::vector<AttentionCase> layout_cases() {
+  std::vector<AttentionCase> cases;
+  for (Layout layout : kLayouts) {
+    for (const Lengths& l : all_lengths()) {
+      AttentionCase c = make_case(fmt::format("{}_{}", name(layout), l.name), make_spec(6, 2, 64), l, layout);
+      c.segments[0].strided_table = cases.size() % 2 == 1 && !is_ragged(layout);
+      c.packed_q = cases.size() % 3 == 0;
+      cases.push_back(std::move(c));
+    }
+  }
+  for (std::int64_t page_size : {1, 5, 16, 64, 256, 480, 544}) {
+    for (std::string_view l : {"single_decode", "mixed"}) {
+      for (bool strided : {false, true}) {
+        cases.push_back(make_case(fmt::format("page{}_{}{}", page_size, l, strided ? "_strided" : ""), make_spec(4, 2, 32), lengths(l),
+                                  strided ? Layout::hnd : Layout::nhd, page_size));
+        cases.back().segments[0].strided_table = strided;
+      }
+    }
+  }
+  cases.push_back(make_case("no_requests", make_spec(4, 2, 32), {"", {}, {}}));
+  cases.push_back(make_case("no_requests_ragged", make_spec(4, 2, 32), {"", {}, {}}, Layout::ragged));
+  cases.push_back(make_case("no_queries", make_spec(4, 2, 32), {"", {0, 0}, {5, 0}}));
+  cases.push_back(make_case("no_keys", make_spec(4, 2, 32), {"", {3, 1}, {0, 0}}));
+  cases.push_back(make_case("more_queries_than_keys", make_spec(4, 2, 32), {"", {60, 3, 1}, {7, 1, 2}}));
+  cases.push_back(make_case("many_requests", make_spec(2, 1, 16), {"", std::vector<std::int64_t>(300, 1), std::vector<std::int64_t>(300, 9)}));
+  for (int dim : {1, 3, 40, 64, 72, 80, 88, 96, 112, 128, 192, 224, 256, 512, 576, 1024}) {
+    for (std::string_view l : {"append", "mixed"}) cases.push_back(make_case(fmt::format("dim{}_{}", dim, l), make_spec(2, 1, dim), lengths(l)));
+  }
+  for (const auto& [qk, vo] : {std::pair{192, 128}, {128, 64}, {576, 512}, {24, 40}}) {
+    for (Layout layout : {Layout::nhd, Layout::ragged, Layout::hnd}) {
+      cases.push_back(make_case(fmt::format("dim{}x{}_{}", qk, vo, name(layout)), make_spec(4, 2, qk, vo), lengths("mixed"), layout));
+    }
+  }
+  for (int group : {1, 2, 3, 4, 5, 6, 7, 8, 16}) {
+    for (std::string_view l : {"single_decode", "mixed"}) {
+      cases.push_back(make_case(fmt::format("group{}_{}", group, l), make_spec(2 * group, 2, 48), lengths(l)));
+    }
+  }
+  return cases;
+}
+
+// ------------------------------------------------------------------------------------------------ several segments
+
+/// Levels from the longest shared prefix (groups of all requests) down to each request's own keys.
+inline AttentionCase cascade(std::string name, int levels, const Lengths& own, Layout layout, Expr mask) {
+  AttentionCase c = make_case(std::move(name), make_spec(6, 2, 64), own, layout);
+  c.spec.variant.mask = std::move(mask);
+  std::vector<std::int64_t> starts{0};
+  for (std::int64_t n : own.q) starts.push_back(starts.back() + n);
+  const std::size_t half = own.q.size() / 2;
+  SegmentCase all = c.segments[0];
+  all.qo_indptr = {0, starts.back()};
+  all.kv_len = {192};
+  SegmentCase halves = all;
+  halves.qo_indptr = {0, starts[half], starts.back()};
+  halves.kv_len = {64, 100};
+  if (levels == 3) c.segments.insert(c.segments.begin(), halves);
+  c.segments.insert(c.segments.begin(), all);
+  return c;
+}
+
+inline std::vector<AttentionCase> segment_cases() {
+  std::vector<AttentionCase> cases;
+  const Lengths decode{"", {1, 1, 1, 1, 1}, {30, 1, 64, 7, 200}};
+  const Lengths mixed{"", {1, 12, 1, 30, 2}, {30, 12, 64, 40, 2}};
+  for (Layout layout : {Layout::nhd, Layout::hnd, Layout::ragged, Layout::interleaved}) {
+    for (int levels : {2, 3}) {
+      const std::string base = fmt::format("cascade{}_{}", levels, name(layout));
+      cases.push_back(cascade(base + "_decode", levels, decode, layout, variants::causal()));
+      cases.push_back(cascade(base + "_mixed", levels, mixed, layout, variants::causal()));
+      cases.push_back(cascade(base + "_window", levels, mixed, layout, variants::sliding_window(100)));
+      cases.push_back(cascade(base + "_dense", levels, decode, layout, Expr()));
+      cases.back().segments[0].masked = false;
+    }
+  }
+  // Segments of different kinds side by side: a ragged part after a paged one.
+  cases.push_back(cascade("cascade_paged_then_ragged", 2, mixed, Layout::nhd, variants::causal()));
+  cases.back().segments[1].layout = Layout::ragged;
+  // Positions given instead of inferred, with a hole between two segments, and query positions that are not bottom-right.
+  cases.push_back(make_case("positions_given", make_spec(4, 2, 32), {"", {4, 6}, {40, 20}}));
+  cases.back().segments[0].kv_pos = {3, 100};
+  cases.back().q_pos = {30, 105};
+  cases.back().kv_len = {64, 150};
+
+  // Pages chosen per KV head, with their positions; one head has no page at all.
+  for (std::int64_t page_size : {1, 8, 16}) {
+    AttentionCase c = make_case(fmt::format("pages_per_head_ps{}", page_size), make_spec(4, 2, 64), {"", {1, 3, 1}, {}}, Layout::nhd, page_size);
+    SegmentCase& s = c.segments[0];
+    s.num_table_heads = 2;
+    s.kv_len = {5 * page_size, 2 * page_size, 3 * page_size, 4 * page_size - page_size / 2, 0, page_size};
+    for (std::int64_t len : s.kv_len) {
+      for (std::int64_t i = 0; i < (len + page_size - 1) / page_size; ++i) s.page_pos.push_back(i * 3 * page_size);
+    }
+    c.kv_len = {20 * page_size, 10 * page_size, 8 * page_size};
+    cases.push_back(c);
+    c.name += "_strided";
+    c.segments[0].strided_table = true;
+    cases.push_back(std::move(c));
+  }
+  // A token list per query row: page_size 1, each row its own group (sparse MLA).
+  for (bool two_tensors : {false, true}) {
+    AttentionCase c = make_case(two_tensors ? "sparse_mla_two_tensors" : "sparse_mla", make_spec(8, 1, 96, 64), {"", {5, 1, 9}, {}}, Layout::nhd, 1);
+    c.spec.v_is_k = true;
+    c.spec.head_dim_rope = two_tensors ? 32 : 0;
+    c.kv_len = {200, 50, 300};
+    SegmentCase& s = c.segments[0];
+    for (std::int64_t row = 0; row <= 15; ++row) s.qo_indptr.push_back(row);
+    for (std::int64_t row = 0; row < 15; ++row) {
+      s.kv_len.push_back(row * 5 % 23);
+      for (std::int64_t j = 0; j < s.kv_len.back(); ++j) s.page_pos.push_back(j * 11 + row);
+    }
+    cases.push_back(std::move(c));
+  }
+  // MLA: one KV head, V a view of K; the latent and RoPE parts in one tensor or two.
+  for (bool two_tensors : {false, true}) {
+    for (std::string_view l : {"decode", "append", "prefill"}) {
+      for (std::int64_t page_size : {1, 64}) {
+        AttentionCase c = make_case(fmt::format("mla_{}_{}_ps{}", two_tensors ? "two" : "one", l, page_size), make_spec(4, 1, 576, 512), lengths(l),
+                                    Layout::nhd, page_size);
+        c.spec.head_dim_rope = two_tensors ? 64 : 0;
+        c.spec.v_is_k = true;
+        c.spec.sm_scale = 1 / std::sqrt(192.0);
+        cases.push_back(std::move(c));
+      }
+    }
+  }
+  cases.push_back(make_case("two_tensor_k_with_own_v", make_spec(4, 2, 96, 64), lengths("mixed"), Layout::hnd));
+  cases.back().spec.head_dim_rope = 32;
+  return cases;
+}
+
+// ------------------------------------------------------------------------------------------------ types
+
+inline std::vector<AttentionCase> dtype_cases() {
+  using G = ScaleGranularity;
+  std::vector<AttentionCase> cases;
+  constexpr std::array kFloats{DType::f32, DType::f16, DType::bf16};
+  for (DType q : kFloats) {
+    for (DType o : kFloats) {
+      for (DType kv : kFloats) {
+        AttentionCase c = make_case(fmt::format("q_{}_o_{}_kv_{}", girih::name(q), girih::name(o), girih::name(kv)), make_spec(4, 2, 64), lengths("mixed"));
+        c.spec.q_dtype = q;
+        c.spec.o_dtype = o;
+        set_kv(c.spec, kv, G::none, kv, G::none);
+        cases.push_back(std::move(c));
+      }
+    }
+  }
+  struct Kv {
+    DType type;
+    G scale;
+  };
+  std::vector<Kv> quantised;
+  for (DType t : {DType::e4m3, DType::e5m2, DType::i8}) {
+    for (G g : {G::tensor, G::head, G::token_head}) quantised.push_back({t, g});
+  }
+  quantised.push_back({DType::nvfp4, G::block});
+  quantised.push_back({DType::mxfp4, G::block});
+  constexpr std::array<std::string_view, 5> kGranularity{"none", "tensor", "head", "token_head", "block"};
+  for (const Kv& kv : quantised) {
+    for (Layout layout : {Layout::nhd, Layout::hnd, Layout::padded, Layout::ragged, Layout::one_tensor}) {
+      AttentionCase c = make_case(fmt::format("kv_{}_{}_{}", girih::name(kv.type), kGranularity[static_cast<std::size_t>(kv.scale)], name(layout)),
+                                  make_spec(6, 2, 64), lengths("mixed"), layout);
+      set_kv(c.spec, kv.type, kv.scale, kv.type, kv.scale);
+      c.spec.q_dtype = kFloats[cases.size() % 3];
+      cases.push_back(std::move(c));
+    }
+    for (int dim : {32, 40, 128, 256}) {
+      AttentionCase c = make_case(fmt::format("kv_{}_{}_dim{}", girih::name(kv.type), kGranularity[static_cast<std::size_t>(kv.scale)], dim),
+                                  make_spec(2, 1, dim), lengths("append"));
+      set_kv(c.spec, kv.type, kv.scale, kv.type, kv.scale);
+      cases.push_back(std::move(c));
+    }
+    // Two tensors of K share a kind of scales; V is a view of K.
+    AttentionCase c = make_case(fmt::format("mla_{}_{}", girih::name(kv.type), kGranularity[static_cast<std::size_t>(kv.scale)]), make_spec(4, 1, 96, 64),
+                                lengths("mixed"));
+    set_kv(c.spec, kv.type, kv.scale, kv.type, kv.scale);
+    c.spec.v_is_k = true;
+    c.spec.head_dim_rope = 32;
+    cases.push_back(std::move(c));
+  }
+  const std::vector<std::pair<Kv, Kv>> mixed{{{DType::i8, G::token_head}, {DType::nvfp4, G::block}}, {{DType::bf16, G::none}, {DType::e4m3, G::tensor}},
+                                             {{DType::e5m2, G::head}, {DType::f16, G::none}},        {{DType::f32, G::none}, {DType::bf16, G::none}},
+                                             {{DType::mxfp4, G::block}, {DType::i8, G::head}},       {{DType::f16, G::none}, {DType::f32, G::none}}};
+  for (const auto& [k, v] : mixed) {
+    for (Layout layout : {Layout::nhd, Layout::one_tensor_hnd}) {
+      AttentionCase c = make_case(fmt::format("k_{}_v_{}_{}", girih::name(k.type), girih::name(v.type), name(layout)), make_spec(4, 2, 64),
+                                  lengths("mixed"), layout);
+      set_kv(c.spec, k.type, k.scale, v.type, v.scale);
+      cases.push_back(std::move(c));
+    }
+  }
+  for (const Kv& v : std::vector<Kv>{{DType::f32, G::none}, {DType::f16, G::none}, {DType::bf16, G::none}, {DType::e4m3, G::token_head}, {DType::i8, G::head}}) {
+    AttentionCase c = make_case(fmt::format("token_contiguous_v_{}", girih::name(v.type)), make_spec(4, 2, 64), lengths("mixed"), Layout::token_contiguous_v);
+    set_kv(c.spec, v.type, v.scale, v.type, v.scale);
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+// ------------------------------------------------------------------------------------------------ variants
+
+using Var = variant::Var;
+
+struct VariantCase {
+  std::string name;
+  Variant variant;
+  std::vector<ref::Param> params;
+  std::function<bool(const ref::Vars&)> mask;
+  std::function<double(double, const ref::Vars&)> logits;
+  std::vector<DType> output_dtypes{};
+};
+
+/// Pseudo-random bits for `n` bits, little-endian, plus the starts of each request's part.
+inline std::vector<std::uint8_t> random_bits(std::int64_t n, std::uint64_t seed) {
+  std::vector<std::uint8_t> out(static_cast<std::size_t>((n + 7) / 8));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::uint8_t>(mix(seed + i));
+  return out;
+}
+
+inline bool bit_at(const std::vector<std::uint8_t>& bits, std::int64_t i) { return (bits[static_cast<std::size_t>(i / 8)] >> (i % 8)) & 1; }
+
+/// The built-in masks with hand-written twins, for the batch of `l` (parameters have its lengths).
+inline std::vector<VariantCase> mask_variants(const Lengths& l) {
+  std::vector<VariantCase> out;
+  const auto add = [&](std::string name, Expr mask, std::vector<ref::Param> params, std::function<bool(const ref::Vars&)> twin) {
+    VariantCase v;
+    v.name = std::move(name);
+    v.variant.mask = std::move(mask);
+    v.params = std::move(params);
+    v.mask = std::move(twin);
+    out.push_back(std::move(v));
+  };
+  const auto causal = [](const ref::Vars& v) { return v.i(Var::kv_pos) <= v.i(Var::q_pos); };
+  const auto distance = [](const ref::Vars& v) { return v.i(Var::q_pos) - v.i(Var::kv_pos); };
+  add("none", Expr(), {}, [](const ref::Vars&) { return true; });
+  add("causal", variants::causal(), {}, causal);
+  add("window_9_4", variants::window(9, 4), {}, [=](const ref::Vars& v) { return distance(v) <= 9 && distance(v) >= -4; });
+  add("window_left_open", variants::window(-1, 3), {}, [=](const ref::Vars& v) { return distance(v) >= -3; });
+  add("window_right_open", variants::window(5, -1), {}, [=](const ref::Vars& v) { return distance(v) <= 5; });
+  add("window_0_0", variants::window(0, 0), {}, [=](const ref::Vars& v) { return distance(v) == 0; });
+  add("sliding_window_20", variants::sliding_window(20), {}, [=](const ref::Vars& v) { return distance(v) >= 0 && distance(v) < 20; });
+  add("sliding_window_1", variants::sliding_window(1), {}, [=](const ref::Vars& v) { return distance(v) == 0; });
+  add("chunked_local_16", variants::chunked_local(16), {}, [=](const ref::Vars& v) {
+    const auto chunk = [](std::int64_t p) { return p >= 0 ? p / 16 : (p - 15) / 16; };
+    return distance(v) >= 0 && chunk(v.i(Var::q_pos)) == chunk(v.i(Var::kv_pos));
+  });
+  add("first_4_or_window_8", variants::causal() & (variants::first_tokens(4) | variants::window(8)), {},
+      [=](const ref::Vars& v) { return causal(v) && (v.i(Var::kv_pos) < 4 || distance(v) <= 8); });
+  std::vector<std::int64_t> mask_start, tree_start;
+  std::int64_t mask_bits = 3;
+  std::int64_t tree_bits = 5;
+  std::int64_t longest = 0;
+  std::vector<std::int32_t> prefix;
+  for (std::size_t r = 0; r < l.q.size(); ++r) {
+    mask_start.push_back(mask_bits);
+    tree_start.push_back(tree_bits);
+    mask_bits += l.q[r] * l.kv[r];
+    tree_bits += l.q[r] * l.q[r];
+    longest = std::max(longest, l.kv[r]);
+    prefix.push_back(static_cast<std::int32_t>(l.kv[r] / 3));
+  }
+  const std::vector<std::uint8_t> mask_data = random_bits(mask_bits, 7);
+  const std::vector<std::uint8_t> tree_data = random_bits(tree_bits, 8);
+  std::vector<std::int32_t> runs;                       // 0 0 0 1 1 1 1 0 0 2 2 ... : ids in runs of uneven length
+  for (std::int64_t p = 0; p < longest; ++p) runs.push_back(static_cast<std::int32_t>((p / 7 % 3 == 2) ? 0 : 1 + p / 21));
+  std::vector<std::int32_t> documents;
+  for (std::int64_t p = 0; p < longest; ++p) documents.push_back(static_cast<std::int32_t>(p / 13));
+  const auto at = [](const auto& a, std::int64_t i) {
+    return i < 0 || i >= static_cast<std::int64_t>(a.size()) ? 0 : static_cast<std::int64_t>(a[static_cast<std::size_t>(i)]);
+  };
+  for (ParamTime time : {ParamTime::plan, ParamTime::run}) {
+    const std::string suffix = time == ParamTime::plan ? "_plan" : "_run";
+    add("prefix_lm" + suffix, variants::prefix_lm(time), {{"prefix_len", time, prefix}},
+        [=](const ref::Vars& v) { return causal(v) || v.i(Var::kv_pos) < at(prefix, v.i(Var::request)); });
+    add("document" + suffix, variants::document(time) & variants::causal(), {{"document_id", time, documents}},
+        [=](const ref::Vars& v) { return causal(v) && at(documents, v.i(Var::q_pos)) == at(documents, v.i(Var::kv_pos)); });
+    add("custom_mask" + suffix, variants::custom_mask(time), {{"custom_mask", time, mask_data}, {"custom_mask_start", time, mask_start}},
+        [=](const ref::Vars& v) {
+          return bit_at(mask_data, at(mask_start, v.i(Var::request)) + v.i(Var::q_idx) * v.i(Var::kv_len) + v.i(Var::kv_pos));
+        });
+    add("tree" + suffix, variants::speculative_tree(time), {{"tree_mask", time, tree_data}, {"tree_mask_start", time, tree_start}},
+        [=](const ref::Vars& v) {
+          const std::int64_t draft = v.i(Var::kv_pos) - (v.i(Var::kv_len) - v.i(Var::q_len));
+          return draft < 0 || bit_at(tree_data, at(tree_start, v.i(Var::request)) + v.i(Var::q_idx) * v.i(Var::q_len) + draft);
+        });
+    add("multi_item" + suffix, variants::multi_item(time), {{"prefix_len", time, prefix}, {"item_id", time, documents}},
+        [=](const ref::Vars& v) {
+          return causal(v) && (v.i(Var::kv_pos) < at(prefix, v.i(Var::request)) || at(documents, v.i(Var::q_pos)) == at(documents, v.i(Var::kv_pos)));
+        });
+    add("spans" + suffix, variants::causal_with_bidirectional_spans(time), {{"span_id", time, runs}}, [=](const ref::Vars& v) {
+      const std::int64_t own = at(runs, v.i(Var::q_pos));
+      return causal(v) || (own != 0 && own == at(runs, v.i(Var::kv_pos)));
+    });
+  }
+  // Every variable and head-dependent masks, without a twin: the graph itself is evaluated.
+  add("by_head", (kv_pos() + q_head()) % 3 != 0, {}, {});
+  add("by_everything", ((kv_pos() * 5 + q_idx() + q_row() + request() * 2 + kv_head()) % 7 < 4) | (kv_len() - q_len() > kv_pos() + 30), {}, {});
+  return out;
+}
+
+inline std::vector<VariantCase> logit_variants(int num_qo_heads, int dim_qk, int dim_vo) {
+  std::vector<VariantCase> out;
+  const auto heads = [&](double from, double step) {
+    std::vector<float> a;
+    for (int h = 0; h < num_qo_heads; ++h) a.push_back(static_cast<float>(from + step * h));
+    return a;
+  };
+  const auto add = [&](std::string name, std::vector<ref::Param> params = {}) -> VariantCase& {
+    VariantCase v;
+    v.name = std::move(name);
+    v.variant.mask = variants::causal();
+    v.params = std::move(params);
+    out.push_back(std::move(v));
+    return out.back();
+  };
+  for (float cap : {1.5F, 30.0F}) {
+    VariantCase& v = add(fmt::format("soft_cap_{}", static_cast<int>(cap)));
+    v.variant.logits = variants::soft_cap(cap);
+    v.logits = [cap](double s, const ref::Vars&) { return cap * std::tanh(s / cap); };
+  }
+  add("soft_cap_scalar", {{"cap", ParamTime::run, 2.5}}).variant.logits = scalar("cap") * tanh(score() / scalar("cap"));
+  {
+    const std::vector<float> slopes = variants::alibi_slopes(num_qo_heads);
+    VariantCase& v = add("alibi", {{"alibi_slopes", ParamTime::run, slopes}});
+    v.variant.logits = variants::alibi();
+    v.logits = [slopes](double s, const ref::Vars& vars) {
+      return s + static_cast<double>(slopes[static_cast<std::size_t>(vars.i(Var::q_head))]) * static_cast<double>(vars.i(Var::kv_pos) - vars.i(Var::q_pos));
+    };
+  }
+  add("sinks", {{"sinks", ParamTime::run, heads(-1, 0.7)}}).variant.sink = variants::sinks();
+  {
+    VariantCase& v = add("sinks_window_cap", {{"sinks", ParamTime::run, heads(0.5, -0.3)}});
+    v.variant.sink = variants::sinks();
+    v.variant.mask = variants::sliding_window(12);
+    v.variant.logits = variants::soft_cap(20);
+  }
+  add("bias_by_positions").variant.logits = score() - log(Expr(1.0) + abs(q_pos() - kv_pos())) * sigmoid(sqrt(abs(score())));
+  add("select_min_max_exp").variant.logits = select(kv_pos() % 2 == 0, min(score(), Expr(1.0)), max(score() * 0.5, -exp(score() * 0.1)));
+  {
+    VariantCase& v = add("sigmoid");
+    v.variant.softmax = false;
+    v.variant.logits = variants::sigmoid_logits(-2.0F);
+    v.logits = [](double s, const ref::Vars&) { return 1 / (1 + std::exp(2.0 - s)); };
+  }
+  {
+    VariantCase& v = add("linear_sum");
+    v.variant.softmax = false;
+    v.variant.logits = score();
+  }
+  std::vector<float> weights;
+  for (int d = 0; d < std::max(dim_qk, dim_vo); ++d) weights.push_back(static_cast<float>(0.5 + uniform(mix(static_cast<std::uint64_t>(d)))));
+  {
+    VariantCase& v = add("qk_norm", {{"q_weight", ParamTime::run, weights}, {"k_weight", ParamTime::run, weights}});
+    v.variant.query = variants::rms_norm("q_weight", 1e-6F);
+    v.variant.key = variants::rms_norm("k_weight", 1e-6F);
+  }
+  {
+    VariantCase& v = add("value_scale_output_gate", {{"gate", ParamTime::run, heads(0.25, 0.5)}, {"value_scale", ParamTime::plan, weights}});
+    v.variant.value = x() * ArrayParam("value_scale", DType::f32, ParamTime::plan)[dim()];
+    v.variant.output = x() * sigmoid(ArrayParam("gate", DType::f32)[q_head()]);
+  }
+  {
+    VariantCase& v = add("key_by_position");
+    v.variant.key = x() * (Expr(1.0) + Expr(0.01) * (kv_pos() % 10)) + Expr(0.001) * dim();
+    v.variant.query = x() * (Expr(1.0) + Expr(0.02) * (q_idx() + q_head()));
+    v.variant.value = x() + Expr(0.1) * kv_head() + Expr(0.001) * kv_pos();
+  }
+  {
+    VariantCase& v = add("rope");
+    v.variant.rope = Rope{};
+  }
+  add("rope_interleave").variant.rope = Rope{.theta = 500000, .scale = 1, .rotary_dim = 0, .rotary_begin = 0, .interleave = true, .llama31 = {}};
+  add("rope_partial_scaled").variant.rope = Rope{.theta = 10000, .scale = 4, .rotary_dim = 24, .rotary_begin = 0, .interleave = false, .llama31 = {}};
+  add("rope_begin").variant.rope = Rope{.theta = 10000, .scale = 1, .rotary_dim = 16, .rotary_begin = dim_qk - 16, .interleave = true, .llama31 = {}};
+  add("rope_llama31").variant.rope = Rope{.theta = 500000, .scale = 1, .rotary_dim = 0, .rotary_begin = 0, .interleave = false, .llama31 = Rope::Llama31{}};
+  {
+    VariantCase& v = add("rope_norm", {{"q_weight", ParamTime::run, weights}, {"k_weight", ParamTime::run, weights}});
+    v.variant.query = variants::rms_norm("q_weight", 1e-5F);
+    v.variant.key = variants::rms_norm("k_weight", 1e-5F);
+    v.variant.rope = Rope{};
+  }
+  return out;
+}
+
+inline std::vector<AttentionCase> variant_cases() {
+  std::vector<AttentionCase> cases;
+  const auto add = [&](const VariantCase& v, const Lengths& l, AttentionSpec spec, Layout layout) {
+    spec.variant = v.variant;
+    spec.variant.name = v.name;
+    if (!v.variant.softmax) spec.lse = LseKind::none;
+    cases.push_back(make_case(fmt::format("{}_{}", v.name, l.name), spec, l, layout));
+    cases.back().params = v.params;
+    cases.back().mask = v.mask;
+    cases.back().logits = v.logits;
+  };
+  for (std::string_view l : {"single_prefill", "append", "mixed"}) {
+    for (const VariantCase& v : mask_variants(lengths(l))) add(v, lengths(l), make_spec(4, 2, 32), Layout::nhd);
+    for (const VariantCase& v : logit_variants(6, 64, 64)) add(v, lengths(l), make_spec(6, 2, 64), cases.size() % 2 ? Layout::hnd : Layout::ragged);
+  }
+  // RoPE positions apart from mask positions, and RoPE over a cascade.
+  for (bool interleave : {false, true}) {
+    AttentionCase c = make_case(fmt::format("rope_positions_given_{}", interleave), make_spec(4, 2, 64), {"", {5, 1}, {40, 70}});
+    c.spec.variant.rope = Rope{.theta = 10000, .scale = 1, .rotary_dim = 0, .rotary_begin = 0, .interleave = interleave, .llama31 = {}};
+    c.q_rope_pos = {1000, 7};
+    c.segments[0].kv_rope_pos = {500, 90};
+    cases.push_back(std::move(c));
+    c = cascade(fmt::format("rope_cascade_{}", interleave), 2, {"", {1, 3, 1}, {20, 3, 33}}, Layout::nhd, variants::causal());
+    c.spec.variant.rope = cases.back().spec.variant.rope;
+    cases.push_back(std::move(c));
+  }
+  {
+    AttentionCase c = make_case("rope_mla", make_spec(4, 1, 96, 64), lengths("append"));
+    c.spec.v_is_k = true;
+    c.spec.head_dim_rope = 32;
+    c.spec.variant.rope = Rope{.theta = 10000, .scale = 1, .rotary_dim = 32, .rotary_begin = 64, .interleave = true, .llama31 = {}};
+    cases.push_back(std::move(c));
+  }
+  for (LseKind lse : {LseKind::none, LseKind::base2}) {
+    for (std::string_view l : {"decode", "mixed"}) {
+      AttentionCase c = make_case(fmt::format("lse_{}_{}", lse == LseKind::none ? "none" : "base2", l), make_spec(4, 2, 32), lengths(l));
+      c.spec.lse = lse;
+      cases.push_back(std::move(c));
+    }
+  }
+  for (const VariantCase& v : logit_variants(4, 64, 64)) {
+    if (v.name != "sinks" && v.name != "value_scale_output_gate") continue;
+    AttentionSpec spec = make_spec(4, 2, 64);
+    spec.partial_state = true;
+    VariantCase partial = v;
+    partial.name = "partial_" + v.name;
+    add(partial, lengths("mixed"), spec, Layout::nhd);
+  }
+  return cases;
+}
+
+// ------------------------------------------------------------------------------------------------ serving
+
+/// Shapes of real serving with lengths multiplied by `scale` (at least 1).
+inline std::vector<AttentionCase> serving_cases(double scale) {
+  const auto times = [scale](std::vector<std::int64_t> lens) {
+    for (std::int64_t& n : lens) {
+      if (n > 1) n = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(n) * scale));
+    }
+    return lens;
+  };
+  std::vector<AttentionCase> cases;
+  const auto add = [&](std::string name, AttentionSpec spec, std::vector<std::int64_t> q, std::vector<std::int64_t> kv) -> AttentionCase& {
+    spec.lse = LseKind::none;
+    spec.o_dtype = DType::bf16;
+    cases.push_back(make_case(std::move(name), spec, {"", times(std::move(q)), times(std::move(kv))}));
+    return cases.back();
+  };
+  const std::vector<std::int64_t> decode_kv{512, 1024, 2048, 4096, 700, 1500, 3000, 8192, 100, 1100, 2600, 640, 900, 5000, 1800, 333};
+  const std::vector<std::int64_t> ones(decode_kv.size(), 1);
+  add("llama3_8b_decode", make_spec(32, 8, 128), ones, decode_kv);
+  add("llama3_8b_prefill", make_spec(32, 8, 128), {2048}, {2048});
+  add("llama3_8b_append", make_spec(32, 8, 128), {512}, {4096});
+  add("llama3_8b_mixed", make_spec(32, 8, 128), {1, 1, 1, 1, 1, 1, 1, 512}, {1024, 2048, 4096, 700, 333, 1800, 900, 512});
+  add("llama3_70b_decode", make_spec(64, 8, 128), ones, decode_kv);
+  add("mistral_window_decode", make_spec(32, 8, 128), ones, decode_kv).spec.variant.mask = variants::sliding_window(4096);
+  add("gemma_soft_cap_prefill", make_spec(16, 8, 256), {1024}, {1024}).spec.variant.logits = variants::soft_cap(50);
+  AttentionCase& oss = add("gpt_oss_decode", make_spec(64, 8, 64), ones, decode_kv);
+  oss.spec.variant.sink = variants::sinks();
+  oss.spec.variant.mask = variants::sliding_window(128);
+  oss.params.push_back({"sinks", ParamTime::run, std::vector<float>(64, 0.5F)});
+  AttentionCase& mla = add("deepseek_v3_mla_decode", make_spec(128, 1, 576, 512), ones, decode_kv);
+  mla.spec.v_is_k = true;
+  mla.spec.head_dim_rope = 64;
+  mla.spec.sm_scale = 1 / std::sqrt(192.0);
+  AttentionCase& fp8 = add("llama3_8b_decode_e4m3", make_spec(32, 8, 128), ones, decode_kv);
+  set_kv(fp8.spec, DType::e4m3, ScaleGranularity::tensor, DType::e4m3, ScaleGranularity::tensor);
+  return cases;
+}
+
+}  // namespace girih::cases
