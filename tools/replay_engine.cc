@@ -42,18 +42,6 @@ std::vector<TraceRequest> select_requests(const Trace& trace, const ReplayOption
   return requests;
 }
 
-std::int64_t choose_pages(std::span<const TraceRequest> requests, const ReplayOptions& options) {
-  const auto pages = [&](std::int64_t tokens) { return (tokens + options.page_size - 1) / options.page_size; };
-  if (options.pool_tokens > 0) return pages(options.pool_tokens);
-  std::int64_t all = 0;
-  std::int64_t largest = 0;
-  for (const TraceRequest& request : requests) {
-    all += pages(kv_tokens(request));
-    largest = std::max(largest, pages(kv_tokens(request)));
-  }
-  return std::min(all, std::max(largest, pages(kDefaultPoolTokens)));
-}
-
 /// Names what two runs must have in common for their results to be comparable. FNV-1a over the lengths and prefix ids.
 std::string settings_of(std::span<const TraceRequest> requests, const ReplayOptions& options) {
   std::uint64_t hash = 0xCBF29CE484222325;
@@ -393,6 +381,18 @@ ReplayResult Replayer::run() {
 }
 
 }  // namespace
+
+std::int64_t choose_pages(std::span<const TraceRequest> requests, const ReplayOptions& options) {
+  const auto pages = [&](std::int64_t tokens) { return (tokens + options.page_size - 1) / options.page_size; };
+  if (options.pool_tokens > 0) return pages(options.pool_tokens);
+  std::int64_t all = 0;
+  std::int64_t largest = 0;
+  for (const TraceRequest& request : requests) {
+    all += pages(kv_tokens(request));
+    largest = std::max(largest, pages(kv_tokens(request)));
+  }
+  return std::min(all, std::max(largest, pages(kDefaultPoolTokens)));
+}
 
 ReplayResult replay(const Context& context, const Trace& trace, const ReplayOptions& options, const ReplayHooks& hooks) {
   return Replayer(context, trace, options, hooks).run();

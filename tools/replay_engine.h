@@ -5,7 +5,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -102,6 +103,9 @@ struct ReplayHooks {
   std::function<void(const ReplayProgress&)> on_step{};
   const std::atomic<bool>* stop = nullptr; ///< once true, the replay ends after the current step
 };
+
+/// Pages of the pool of each layer: `pool_tokens`, or what the requests need within kDefaultPoolTokens, and at least the largest request.
+std::int64_t choose_pages(std::span<const TraceRequest> requests, const ReplayOptions& options);
 
 /// Replays the trace. Throws invalid_argument for options that cannot work, before anything runs.
 ReplayResult replay(const Context& context, const Trace& trace, const ReplayOptions& options, const ReplayHooks& hooks = {});
