@@ -1,5 +1,5 @@
-// CPU evaluation of hooks, a row of keys (or a head vector) at a time. The loops are compiled once per SIMD target from
-// variant/evaluate-inl.h; this header holds what those and the kernels share.
+// CPU evaluation of hooks, a row of keys (or a head vector) at a time. evaluate.cc compiles them for every SIMD target and
+// variant/evaluate-inl.h declares them for the current one; this header holds what those and the kernels share.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,6 @@ inline constexpr int kMaxLanes = 1024;   // keys of a tile or elements of a head
 /// Bytes of scratch that evaluating any hook of `program` over up to `lanes` lanes needs (64-byte aligned memory).
 std::int64_t evaluate_scratch_bytes(const Program& program, int lanes);
 
-// In variant/evaluate-inl.h, inside HWY_NAMESPACE (all: n <= kMaxLanes, scratch as above):
-//   void evaluate_logits(const Program&, const ParamTable&, const RowVars&, const int64_t* kv_pos, int n, float* score /*in: natural units, out: logits*/, std::byte* scratch);
-//   void evaluate_mask(const Program&, const ParamTable&, const RowVars&, const int64_t* kv_pos, int n, std::uint8_t* visible /*0 or 1*/, std::byte* scratch);
-//   void evaluate_transform(const Code&, const ParamTable&, const RowVars&, int64_t kv_pos, int n, float* x /*in and out*/, std::byte* scratch);   // query, key, value, output
-//   float evaluate_sink(const Program&, const ParamTable&, int64_t q_head, std::byte* scratch);
+// evaluate_logits, evaluate_mask, evaluate_transform and evaluate_sink are in variant/evaluate-inl.h, inside HWY_NAMESPACE.
 
 }  // namespace girih::variant

@@ -41,19 +41,25 @@ HWY_INLINE HWY_ATTR float power_of_two(std::int32_t n) {
   return __builtin_bit_cast(float, (static_cast<std::uint32_t>(n) + 127U) << 23);
 }
 
+/// x with its magnitude at most `limit`; NaN stays. On the bits: an ordered comparison of floats may raise a flag, for which g++ keeps a
+/// branch and does not vectorise the loop.
+HWY_INLINE HWY_ATTR float clamp_magnitude(float x, float limit) {
+  const auto bits = __builtin_bit_cast(std::int32_t, x);
+  const auto limit_bits = __builtin_bit_cast(std::int32_t, limit);
+  const std::int32_t magnitude = bits & 0x7fffffff;
+  const std::int32_t smaller = magnitude > limit_bits ? limit_bits : magnitude;
+  return __builtin_bit_cast(float, (bits & INT32_MIN) | (magnitude > 0x7f800000 ? magnitude : smaller));
+}
+
 HWY_INLINE HWY_ATTR float exp_f32(float x) {
-  // Outside these bounds the result is 0 or inf anyway. Comparisons are written so that NaN passes through.
-  float c = x < -104.0F ? -104.0F : x;
-  c = c > 89.0F ? 89.0F : c;
-  const ExpParts parts = exp_parts(c);
+  const ExpParts parts = exp_parts(clamp_magnitude(x, 104.0F));   // beyond it the result is 0 or inf
   const std::int32_t half = parts.n >> 1;          // in two steps: 2^n itself may be subnormal or too large
   return (1.0F + parts.expm1_r) * power_of_two(half) * power_of_two(parts.n - half);
 }
 
 /// (e^2a - 1) / (e^2a + 1), with e^2a - 1 = 2^n (e^r - 1) + (2^n - 1): no cancellation as a >= 0, so one formula serves all magnitudes.
 HWY_INLINE HWY_ATTR float tanh_f32(float x) {
-  float a = __builtin_fabsf(x);
-  a = a > 10.0F ? 10.0F : a;                       // tanh(10) rounds to 1
+  const float a = clamp_magnitude(__builtin_fabsf(x), 10.0F);   // tanh(10) rounds to 1
   const ExpParts parts = exp_parts(2.0F * a);
   const float scale = power_of_two(parts.n);
   const float expm1 = scale * parts.expm1_r + (scale - 1.0F);
@@ -63,7 +69,7 @@ HWY_INLINE HWY_ATTR float tanh_f32(float x) {
 /// By e^-|x|, which cannot overflow: 1 / (1 + e) or e / (1 + e).
 HWY_INLINE HWY_ATTR float sigmoid_f32(float x) {
   const float e = exp_f32(-__builtin_fabsf(x));
-  return (x < 0.0F ? e : 1.0F) / (1.0F + e);
+  return (__builtin_bit_cast(std::int32_t, x) < 0 ? e : 1.0F) / (1.0F + e);
 }
 
 /// x = m * 2^e with m in [sqrt(1/2), sqrt(2)); log m = 2 atanh(s), s = (m - 1) / (m + 1).
