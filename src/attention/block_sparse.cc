@@ -118,8 +118,14 @@ BlockSparse variable_block_sparse(Indices row_sizes, Indices col_sizes, std::spa
     const bool row_heads = rows % num_heads == 0;
     const bool col_heads = cols % num_heads == 0;
     if (row_heads && col_heads && fits(rows / num_heads, cols / num_heads)) rows_by_head = cols_by_head = true;
-    else if (row_heads && fits(rows / num_heads, cols)) rows_by_head = true;
-    else if (col_heads && fits(rows, cols / num_heads)) cols_by_head = true;
+    else {
+      rows_by_head = row_heads && fits(rows / num_heads, cols);
+      cols_by_head = col_heads && fits(rows, cols / num_heads);
+    }
+    if (rows_by_head && cols_by_head && !fits(rows / num_heads, cols / num_heads)) {
+      refuse(op, "row_sizes of {} and col_sizes of {} entries may either be the ones per head; repeat the shared sizes for each of {} heads",
+             rows, cols, num_heads);
+    }
     if (rows_by_head) rows /= num_heads;
     if (cols_by_head) cols /= num_heads;
   }

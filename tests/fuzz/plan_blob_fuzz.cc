@@ -26,7 +26,7 @@ Original make_original(bool invariant) {
   Original original;
   original.schedule = girih::plan_test::make_schedule(form);
   girih::attention::PlanState plan(original.schedule);
-  girih::plan_test::PlanBatch b = girih::plan_test::simple_batch({12, 1, 3}, {96, 70, 0});
+  girih::plan_test::PlanBatch b = girih::plan_test::simple_batch({12, 1, 3}, {96, 64, 0});
   std::vector<std::int32_t> prefix = {10, 20, 30};
   b.params = {{.name = "prefix_len", .array = girih::TensorView(prefix.data(), girih::DType::i32, {3})}};
   b.segments.push_back(b.segments[0]);
