@@ -9,6 +9,8 @@
 #include "girih/version.h"
 #include "tools/allocations.h"
 #include "tools/cli.h"
+#include "tools/replay.h"
+#include "tools/trace_step.h"
 
 namespace {
 
@@ -44,8 +46,9 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = kOk;
   add_info_command(app, exit_code);
-  add_plan_command(app, exit_code);
+  add_plan_command(app, exit_code, &batch_of_trace_step);
   add_bench_command(app, exit_code, &allocation_count);
+  add_replay_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

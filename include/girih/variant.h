@@ -40,7 +40,7 @@ class Expr {
   Expr(double value);                      ///< rounded to f32
   static Expr boolean(bool value);
 
-  explicit operator bool() const { return node_ != nullptr; }
+  explicit operator bool() const { return node_ != nullptr; }   ///< present? (`!e` is the negated condition: ask `e.node() == nullptr`)
   ExprType type() const;
   const std::shared_ptr<const variant::Node>& node() const { return node_; }
   explicit Expr(std::shared_ptr<const variant::Node> node) : node_(std::move(node)) {}

@@ -41,7 +41,8 @@ using NodePtr = std::shared_ptr<const Node>;
 /// A node of `args`; refuses absent operands and graphs that are too deep.
 Expr make(std::string_view what, Node node, std::initializer_list<Expr> args) {
   for (const Expr& arg : args) {
-    if (!arg) fail(Code::invalid_argument, "variant", "an operand of {} is absent (a default-constructed Expr); give it a value", what);
+    if (arg.node() == nullptr)
+      fail(Code::invalid_argument, "variant", "an operand of {} is absent (a default-constructed Expr); give it a value", what);
     node.args.push_back(arg.node());
     node.depth = std::max(node.depth, arg.node()->depth + 1);
   }
@@ -69,7 +70,8 @@ Expr make_op(std::string_view what, Op op, ExprType type, std::initializer_list<
 
 void check_present(std::string_view what, std::initializer_list<const Expr*> args) {
   for (const Expr* arg : args) {
-    if (!*arg) fail(Code::invalid_argument, "variant", "an operand of {} is absent (a default-constructed Expr); give it a value", what);
+    if (arg->node() == nullptr)
+      fail(Code::invalid_argument, "variant", "an operand of {} is absent (a default-constructed Expr); give it a value", what);
   }
 }
 

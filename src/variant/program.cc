@@ -342,7 +342,7 @@ Program compile(const Variant& variant) {
   Program program;
   program.softmax = variant.softmax;
   program.rope = variant.rope;
-  if (!variant.softmax && !variant.logits) {
+  if (!variant.softmax && variant.logits.node() == nullptr) {
     fail(girih::Code::invalid_argument, "variant",
          "softmax=false without logits; logits must give the weight of a key, e.g. sigmoid(score())");
   }

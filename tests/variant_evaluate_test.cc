@@ -1,0 +1,373 @@
+// Every operation and hook on every SIMD target that this CPU runs, against the plain interpreter; the f32 functions against double.
+
+#include "cpu/targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "variant_evaluate_test.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "variant/evaluate-inl.h"
+#include "variant/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace girih {
+namespace HWY_NAMESPACE {
+inline void apply_function(int function, const float* in, float* out, int n) {
+  namespace v = variant::HWY_NAMESPACE;
+  for (int i = 0; i < n; ++i) {
+    out[i] = function == 0   ? v::exp_f32(in[i])
+             : function == 1 ? v::log_f32(in[i])
+             : function == 2 ? v::tanh_f32(in[i])
+                             : v::sigmoid_f32(in[i]);
+  }
+}
+}  // namespace HWY_NAMESPACE
+}  // namespace girih
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+
+#include "girih/error.h"
+#include "variant_interpreter.h"
+
+namespace girih {
+namespace {
+
+using test::Interpreter;
+using test::Point;
+using test::TestParams;
+using variant::ParamTable;
+using variant::Program;
+using variant::RowVars;
+
+struct Target {
+  const char* name;
+  decltype(&variant::N_EMU128::evaluate_logits) logits;
+  decltype(&variant::N_EMU128::evaluate_mask) mask;
+  decltype(&variant::N_EMU128::evaluate_transform) transform;
+  decltype(&variant::N_EMU128::evaluate_sink) sink;
+  decltype(&N_EMU128::apply_function) function;
+};
+
+std::vector<Target> targets() {
+  std::vector<Target> result;
+#if GIRIH_HAVE_AVX3
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
+    using namespace variant::N_AVX3;
+    result.push_back({"avx3", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, N_AVX3::apply_function});
+  }
+#endif
+#if GIRIH_HAVE_AVX2
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    using namespace variant::N_AVX2;
+    result.push_back({"avx2", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, N_AVX2::apply_function});
+  }
+#endif
+#if GIRIH_HAVE_NEON
+  {
+    using namespace variant::N_NEON;
+    result.push_back({"neon", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, N_NEON::apply_function});
+  }
+#endif
+  using namespace variant::N_EMU128;
+  result.push_back({"scalar", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, N_EMU128::apply_function});
+  return result;
+}
+
+/// Distance of `value` from `exact` in units of the last place of an f32 of that size.
+double ulps(float value, double exact) {
+  const auto rounded = static_cast<float>(exact);
+  if (std::isnan(exact) || std::isnan(value)) return std::isnan(exact) && std::isnan(value) ? 0 : 1e9;
+  if (std::isinf(rounded) || std::isinf(value)) return value == rounded ? 0 : 1e9;
+  const int exponent = std::max(std::ilogb(exact == 0 ? 1e-45 : exact), -126);
+  return std::fabs(value - exact) / std::ldexp(1.0, exponent - 23);
+}
+
+TEST(VariantMath, FunctionsAreAccurate) {
+  const double limit[] = {2, 3, 4, 4};
+  std::vector<float> in;
+  for (std::uint64_t bits = 0; bits < (std::uint64_t{1} << 32); bits += 4099)
+    in.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits)));
+  for (int i = -200000; i < 200000; ++i) in.push_back(static_cast<float>(i) * 5.3e-4F);
+  for (const float x :
+       {0.0F, -0.0F, 88.7228F, 88.73F, 89.0F, -87.3F, -103.9F, -104.1F, -1000.0F, 1000.0F, 1.0F, 0.70710678F, 1.17549435e-38F, 1e-45F})
+    in.push_back(x);
+  in.push_back(std::numeric_limits<float>::infinity());
+  in.push_back(-std::numeric_limits<float>::infinity());
+  in.push_back(std::numeric_limits<float>::quiet_NaN());
+  std::vector<float> out(in.size());
+  for (const Target& target : targets()) {
+    for (int f = 0; f < 4; ++f) {
+      target.function(f, in.data(), out.data(), static_cast<int>(in.size()));
+      double worst = 0;
+      float where = 0;
+      for (std::size_t i = 0; i < in.size(); ++i) {
+        const double x = in[i];
+        const double exact = f == 0 ? std::exp(x) : f == 1 ? std::log(x) : f == 2 ? std::tanh(x) : 1 / (1 + std::exp(-x));
+        const double error = ulps(out[i], exact);
+        if (error > worst) worst = error, where = in[i];
+      }
+      EXPECT_LE(worst, limit[f]) << target.name << " function " << f << " at " << where;
+    }
+    const float zeros[] = {0.0F, -0.0F};
+    float results[2];
+    target.function(2, zeros, results, 2);
+    EXPECT_FALSE(std::signbit(results[0]));
+    EXPECT_TRUE(std::signbit(results[1]));
+  }
+}
+
+bool close(float a, float b, float relative) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  if (std::isinf(a) || std::isinf(b)) return a == b;
+  return std::fabs(a - b) <= relative * std::max(std::fabs(a), std::fabs(b)) + 1e-30F;
+}
+
+TestParams sample_params(std::mt19937& rng) {
+  TestParams p;
+  const auto n = rng() % 90;
+  p.f32["weights"] = {};  // present even if empty
+  p.i32["ids"] = {};
+  p.i64["starts"] = {};
+  p.bits["flags"] = {};
+  for (unsigned i = 0; i < n; ++i) {
+    p.f32["weights"].push_back(static_cast<float>(static_cast<int>(rng() % 64) - 32) / 4);
+    p.i32["ids"].push_back(static_cast<std::int32_t>(rng() % 4 == 0 ? rng() : rng() % 9));
+    p.i64["starts"].push_back(rng() % 4 == 0 ? static_cast<std::int64_t>(rng()) << 20 : static_cast<std::int64_t>(rng() % 90) - 20);
+    p.bits["flags"].push_back(static_cast<std::uint8_t>(rng()));
+  }
+  p.integers["shift"] = static_cast<std::int64_t>(rng() % 50) - 10;
+  p.numbers["level"] = 1.5F;
+  return p;
+}
+
+RowVars sample_row(std::mt19937& rng) {
+  RowVars row;
+  row.q_pos = static_cast<std::int64_t>(rng() % 100);
+  if (rng() % 8 == 0) row.q_pos += std::int64_t{1} << 40;
+  row.q_idx = static_cast<std::int64_t>(rng() % 20);
+  row.q_len = 20;
+  row.kv_len = 120;
+  row.request = static_cast<std::int64_t>(rng() % 5);
+  row.q_head = static_cast<std::int64_t>(rng() % 8);
+  row.kv_head = row.q_head / 4;
+  row.q_row = row.q_idx + 7;
+  return row;
+}
+
+Point point_of(const RowVars& row) {
+  Point p;
+  p.q_pos = row.q_pos;
+  p.q_idx = row.q_idx;
+  p.q_len = row.q_len;
+  p.kv_len = row.kv_len;
+  p.request = row.request;
+  p.q_head = row.q_head;
+  p.kv_head = row.kv_head;
+  p.q_row = row.q_row;
+  return p;
+}
+
+struct Scratch {
+  explicit Scratch(const Program& program, int lanes)
+      : bytes(static_cast<std::size_t>(variant::evaluate_scratch_bytes(program, lanes))), memory(bytes + 128, std::byte{0x5a}) {}
+  std::byte* data() {
+    auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+    return memory.data() + (64 - address % 64) % 64;
+  }
+  /// Whether what lies behind the scratch is untouched.
+  bool intact() { return data()[bytes] == std::byte{0x5a} && data()[bytes + 63] == std::byte{0x5a}; }
+  std::size_t bytes;
+  std::vector<std::byte> memory;
+};
+
+test::RandomExpr pair_expressions(std::mt19937& rng, bool with_score) {
+  const ArrayParam weights("weights", DType::f32), ids("ids", DType::i32), starts("starts", DType::i64);
+  const BitsParam flags("flags");
+  std::vector<Expr> integers = {kv_pos(),
+                                kv_pos(),
+                                q_pos(),
+                                q_idx(),
+                                q_len(),
+                                kv_len(),
+                                request(),
+                                q_head(),
+                                kv_head(),
+                                q_row(),
+                                ids[kv_pos()],
+                                ids[q_pos()],
+                                scalar("shift", ExprType::integer)};
+  if (rng() % 3 == 0) integers.insert(integers.end(), {starts[kv_pos()], starts[request()], kv_pos() * Expr(std::int64_t{1} << 33)});
+  std::vector<Expr> numbers = {weights[kv_pos()], weights[q_head()], scalar("level")};
+  if (with_score) numbers.insert(numbers.end(), {score(), score()});
+  return {rng, integers, numbers, {flags[kv_pos() + q_idx()], flags[q_pos()], Expr::boolean(true) & (kv_pos() < q_pos())}};
+}
+
+struct Lanes {
+  std::vector<std::int64_t> kv_pos;
+  std::vector<float> score;
+};
+
+Lanes sample_lanes(std::mt19937& rng, int n) {
+  Lanes lanes;
+  const auto start = static_cast<std::int64_t>(rng() % 100) - 3 + (rng() % 10 == 0 ? std::int64_t{1} << 35 : 0);
+  for (int i = 0; i < n; ++i) {
+    lanes.kv_pos.push_back(start + i + (rng() % 30 == 0 ? 50 : 0));
+    lanes.score.push_back(static_cast<float>(static_cast<int>(rng() % 400) - 200) / 16);
+  }
+  return lanes;
+}
+
+TEST(VariantEvaluate, MasksAndLogitsMatchTheInterpreter) {
+  std::mt19937 rng(11);
+  int compiled = 0;
+  for (int repeat = 0; repeat < 1500; ++repeat) {
+    test::RandomExpr make = pair_expressions(rng, true);
+    test::RandomExpr make_mask = pair_expressions(rng, false);
+    Variant v;
+    v.mask = make_mask.boolean(3);
+    Expr logits = make.exact(3);
+    switch (rng() % 8) {
+      case 0:
+        logits = tanh(logits);
+        break;
+      case 1:
+        logits = exp(logits * 0.125F);
+        break;
+      case 2:
+        logits = log(abs(logits));
+        break;
+      case 3:
+        logits = sigmoid(logits);
+        break;
+      case 4:
+        logits = sqrt(logits);
+        break;
+      case 5:
+        logits = rsqrt(logits);
+        break;
+      default:
+        break;
+    }
+    v.logits = logits;
+    Program program;
+    try {
+      program = variant::compile(v);
+    } catch (const Error&) {
+      continue;  // constants that overflow when folded
+    }
+    ++compiled;
+    const TestParams params = sample_params(rng);
+    ParamTable table{};
+    test::fill_table(program, params, table);
+    const int n = repeat < 200 ? repeat + 1 : 1 + static_cast<int>(rng() % 200);
+    const RowVars row = sample_row(rng);
+    const Lanes lanes = sample_lanes(rng, n);
+    for (const Target& target : targets()) {
+      Scratch scratch(program, n);
+      std::vector<float> out = lanes.score;
+      out.push_back(777.0F);
+      target.logits(program, table, row, lanes.kv_pos.data(), n, out.data(), scratch.data());
+      std::vector<std::uint8_t> visible(static_cast<std::size_t>(n) + 1, 77);
+      target.mask(program, table, row, lanes.kv_pos.data(), n, visible.data(), scratch.data());
+      ASSERT_TRUE(scratch.intact());
+      ASSERT_EQ(out.back(), 777.0F);
+      ASSERT_EQ(visible.back(), 77);
+      for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+        Point point = point_of(row);
+        point.kv_pos = lanes.kv_pos[i];
+        point.score = lanes.score[i];
+        const Interpreter interpreter(params, point);
+        const float expected = interpreter(v.logits).number;
+        ASSERT_TRUE(close(out[i], expected, 2e-6F))
+            << target.name << " lane " << i << " of " << n << ": " << out[i] << " instead of " << expected << "\n"
+            << program.key_text;
+        ASSERT_EQ(visible[i], interpreter(v.mask).integer) << target.name << " lane " << i << " of " << n << "\n" << program.key_text;
+      }
+    }
+  }
+  EXPECT_GT(compiled, 1000);
+}
+
+TEST(VariantEvaluate, TransformsAndSinks) {
+  std::mt19937 rng(12);
+  const ArrayParam weights("weights", DType::f32), sinks("sinks", DType::f32);
+  for (int n = 1; n <= 200; ++n) {
+    TestParams params;
+    for (int i = 0; i < n; ++i) params.f32["weights"].push_back(static_cast<float>(static_cast<int>(rng() % 64) - 32) / 4);
+    params.f32["sinks"] = {0.5F, -1.0F, 2.0F};
+    Variant v;
+    v.query = variants::rms_norm("weights", 1e-5F);
+    v.key = x() * weights[dim()] + dim() * 2 - kv_pos() + kv_head();
+    v.value = select(dim() % 3 == 1, -x(), x() * 0.5);
+    v.output = x() * sigmoid(weights[q_head()]) * weights[dim() - q_row()];
+    v.sink = sinks[q_head()] + q_head();
+    const Program program = variant::compile(v);
+    ParamTable table{};
+    test::fill_table(program, params, table);
+    const RowVars row = sample_row(rng);
+    std::vector<float> in;
+    double squares = 0;
+    for (int i = 0; i < n; ++i) {
+      in.push_back(static_cast<float>(static_cast<int>(rng() % 400) - 200) / 16);
+      squares += static_cast<double>(in.back()) * in.back();
+    }
+    for (const Target& target : targets()) {
+      Scratch scratch(program, n);
+      const std::pair<const Expr*, const variant::Code*> hooks[] = {
+          {&v.query, &program.query}, {&v.key, &program.key}, {&v.value, &program.value}, {&v.output, &program.output}};
+      for (const auto& hook : hooks) {
+        std::vector<float> out = in;
+        target.transform(*hook.second, table, row, 31, n, out.data(), scratch.data());
+        for (int i = 0; i < n; ++i) {
+          Point point = point_of(row);
+          point.kv_pos = 31;
+          point.dim = i;
+          point.x = in[static_cast<std::size_t>(i)];
+          point.mean_square = static_cast<float>(squares / n);
+          const float expected = Interpreter(params, point)(*hook.first).number;
+          ASSERT_TRUE(close(out[static_cast<std::size_t>(i)], expected, 4e-6F)) << target.name << " " << i << " of " << n;
+        }
+      }
+      ASSERT_TRUE(scratch.intact());
+      for (std::int64_t head = 0; head < 4; ++head) {
+        const float expected = (head < 3 ? params.f32["sinks"][static_cast<std::size_t>(head)] : 0.0F) + static_cast<float>(head);
+        ASSERT_EQ(target.sink(program, table, head, scratch.data()), expected) << target.name;
+      }
+    }
+  }
+}
+
+TEST(VariantEvaluate, UniformAndAbsentHooks) {
+  std::mt19937 rng(13);
+  Variant v;
+  v.mask = q_head() < 2;
+  v.logits = score();
+  const Program program = variant::compile(v);
+  ParamTable table{};
+  for (const Target& target : targets()) {
+    Scratch scratch(program, 9);
+    Lanes lanes = sample_lanes(rng, 9);
+    RowVars row;
+    for (row.q_head = 1; row.q_head < 3; ++row.q_head) {
+      std::vector<std::uint8_t> visible(9, 7);
+      target.mask(program, table, row, lanes.kv_pos.data(), 9, visible.data(), scratch.data());
+      EXPECT_EQ(visible, std::vector<std::uint8_t>(9, row.q_head < 2 ? 1 : 0));
+      std::vector<float> out = lanes.score;
+      target.logits(program, table, row, lanes.kv_pos.data(), 9, out.data(), scratch.data());
+      EXPECT_EQ(out, lanes.score);
+      target.transform(program.query, table, row, 0, 9, out.data(), scratch.data());
+      EXPECT_EQ(out, lanes.score);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace girih
+
+#endif  // HWY_ONCE

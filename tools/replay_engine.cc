@@ -1,0 +1,401 @@
+// The replay loop (replay_engine.h).
+#include "tools/replay_engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "abi/attention_plan.h"
+#include "girih/error.h"
+#include "girih/page.h"
+#include "tools/replay_batch.h"
+#include "tools/replay_kv.h"
+
+namespace girih::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(Code::invalid_argument, "replay: " + text); }
+
+void require_at_least(std::int64_t value, std::int64_t low, const char* option) {
+  if (value < low) refuse(fmt::format("{} {} must be at least {}", option, value, low));
+}
+
+/// The trace as it is replayed: the first `limit` requests, clipped.
+std::vector<TraceRequest> select_requests(const Trace& trace, const ReplayOptions& options) {
+  std::vector<TraceRequest> requests = trace.requests;
+  if (options.limit > 0 && options.limit < std::ssize(requests)) requests.resize(options.limit);
+  for (TraceRequest& request : requests) {
+    if (options.max_input > 0) request.input_length = std::min(request.input_length, options.max_input);
+    if (options.max_output > 0) request.output_length = std::min(request.output_length, options.max_output);
+  }
+  return requests;
+}
+
+/// Names what two runs must have in common for their results to be comparable. FNV-1a over the lengths and prefix ids.
+std::string settings_of(std::span<const TraceRequest> requests, const ReplayOptions& options) {
+  std::uint64_t hash = 0xCBF29CE484222325;
+  const auto add = [&hash](std::int64_t value) { hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001B3; };
+  for (const TraceRequest& request : requests) {
+    add(request.input_length);
+    add(request.output_length);
+    for (std::int64_t id : request.hash_ids) add(id);
+  }
+  return fmt::format("model={} kv={} layers={} seed={} requests={:016x}", options.model.name, name(options.kv_dtype), options.num_layers,
+                     options.seed, hash);
+}
+
+class Replayer {
+ public:
+  Replayer(const Context& context, const Trace& trace, const ReplayOptions& options, const ReplayHooks& hooks);
+  ReplayResult run();
+
+ private:
+  /// Layers with the same window share a schedule, and in each step a plan.
+  struct Kind {
+    std::int64_t window;
+    Schedule schedule;
+    Plan plan;
+  };
+
+  bool step();
+  void wait_for_arrival() const;
+  void fill_keys(int layer);
+  void fill_queries(int layer);
+  void append_keys(int layer);
+  void attend(int layer);
+  std::vector<VerifySample> choose_samples();
+  void check_layer(int layer, std::vector<VerifySample>& samples);
+  void account(StepRecord& record);
+  void keep_picture(const StepRecord& record);
+  void finish_step(const StepRecord& record);
+  bool stopped() const { return hooks_.stop != nullptr && hooks_.stop->load(); }
+  std::int64_t row_bytes(int heads, int dim) const { return bytes(rows_.dtype(), static_cast<std::int64_t>(heads) * dim); }
+
+  const Context& context_;
+  const ReplayOptions options_;
+  const ReplayHooks& hooks_;
+  ReplayResult result_;
+  RandomRows rows_;
+  std::vector<float> sinks_;
+  std::vector<Kind> kinds_;
+  AttentionSpec spec_;                     // of the first kind: shapes and types are those of all
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<LayerPool> pools_;
+  std::unique_ptr<Verifier> verifier_;
+  std::unique_ptr<DigestTable> digests_;
+  Buffer q_, o_, lse_, k_, v_, workspace_;
+  StepBatch batch_;
+  std::span<const StepEntry> entries_;
+  std::vector<SegmentData> segment_data_;
+  std::mt19937_64 random_;
+  std::int64_t total_tokens_ = 0;
+  std::int64_t computed_tokens_ = 0;
+  double clock_ = 0;                       // seconds of attention so far
+  double longest_ = -1;
+  Clock::time_point start_;
+};
+
+Replayer::Replayer(const Context& context, const Trace& trace, const ReplayOptions& options, const ReplayHooks& hooks)
+    : context_(context),
+      options_(options),
+      hooks_(hooks),
+      rows_(model_spec(options.model, 0, options.kv_dtype).q_dtype, options.seed),
+      random_(options.seed) {
+  require_at_least(options.num_layers, 1, "--layers");
+  require_at_least(options.page_size, 1, "--page-size");
+  require_at_least(options.verify, 0, "--verify");
+  result_.source = trace.source;
+  result_.format = trace.format;
+  result_.options = options;
+  result_.requests = select_requests(trace, options);
+  if (result_.requests.empty()) refuse("the trace has no requests");
+  result_.num_pages = choose_pages(result_.requests, options);
+  result_.settings = settings_of(result_.requests, options);
+  scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{.token_budget = options.token_budget,
+                                                            .max_batch = options.max_batch,
+                                                            .num_pages = result_.num_pages,
+                                                            .page_size = options.page_size,
+                                                            .sharing = options.sharing},
+                                           result_.requests);
+  AttentionLimits limits{.max_tokens = options.token_budget, .max_requests = options.max_batch};
+  limits.max_segments = options.sharing ? kMaxSharedLevels + 1 : 1;
+  for (const TraceRequest& request : result_.requests) {
+    total_tokens_ += kv_tokens(request);
+    limits.max_kv_len = std::max(limits.max_kv_len, kv_tokens(request));
+  }
+  for (std::int64_t window : layer_windows(options.model, options.num_layers)) {
+    AttentionSpec spec = model_spec(options.model, window, options.kv_dtype);
+    spec.batch_invariant = options.batch_invariant;
+    Schedule schedule = girih::schedule(context, spec, limits);
+    Plan plan(schedule);
+    result_.workspace_bytes = std::max(result_.workspace_bytes, schedule.workspace_bytes());
+    kinds_.push_back({window, std::move(schedule), std::move(plan)});
+  }
+  spec_ = kinds_.front().schedule.spec();
+  result_.schedule_key = kinds_.front().schedule.key();
+  result_.num_units = kinds_.front().schedule.num_units();
+  result_.kv_token_bytes = kv_bytes_per_token(spec_);
+  result_.pool_bytes = result_.kv_token_bytes * result_.num_pages * options.page_size * options.num_layers;
+  for (int layer = 0; layer < options.num_layers; ++layer) pools_.emplace_back(spec_, result_.num_pages, options.page_size);
+  if (options.model.sinks) {
+    for (int head = 0; head < spec_.num_qo_heads; ++head) sinks_.push_back(static_cast<float>(random_() >> 40) * 0x1.0p-23F - 1.0F);
+  }
+  const std::int64_t tokens = options.token_budget;
+  q_ = Buffer(tokens * row_bytes(spec_.num_qo_heads, spec_.head_dim_qk));
+  o_ = Buffer(tokens * row_bytes(spec_.num_qo_heads, spec_.head_dim_vo));
+  lse_ = Buffer(tokens * spec_.num_qo_heads * static_cast<std::int64_t>(sizeof(float)));
+  k_ = Buffer(tokens * row_bytes(spec_.num_kv_heads, spec_.head_dim_qk));
+  v_ = Buffer(tokens * row_bytes(spec_.num_kv_heads, spec_.head_dim_vo));
+  workspace_ = Buffer(result_.workspace_bytes);
+  verifier_ = std::make_unique<Verifier>(result_.options.model, rows_, sinks_, options.page_size, options.verify);
+  if (options.digests) {
+    digests_ = std::make_unique<DigestTable>(static_cast<std::int64_t>(spec_.num_qo_heads) * spec_.head_dim_vo, spec_.o_dtype);
+  }
+}
+
+void Replayer::wait_for_arrival() const {
+  // In slices, so that an interrupt is noticed.
+  const double left = scheduler_->next_arrival() - seconds_since(start_);
+  std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(left, 0.0, 0.05)));
+}
+
+void Replayer::fill_keys(int layer) {
+  const std::int64_t k_bytes = row_bytes(1, spec_.head_dim_qk);
+  const std::int64_t v_bytes = row_bytes(1, spec_.head_dim_vo);
+  std::byte* k = k_.data();
+  std::byte* v = v_.data();
+  for (const StepEntry& entry : entries_) {
+    for (std::int64_t position = entry.begin; position < entry.kv_len(); ++position) {
+      for (int head = 0; head < spec_.num_kv_heads; ++head, k += k_bytes) {
+        std::memcpy(k, rows_.row(RowKind::key, *entry.running, position, layer, head), k_bytes);
+        if (spec_.v_is_k) continue;
+        std::memcpy(v, rows_.row(RowKind::value, *entry.running, position, layer, head), v_bytes);
+        v += v_bytes;
+      }
+    }
+  }
+}
+
+void Replayer::fill_queries(int layer) {
+  const std::int64_t q_bytes = row_bytes(1, spec_.head_dim_qk);
+  std::byte* q = q_.data();
+  for (const StepEntry& entry : entries_) {
+    for (std::int64_t position = entry.begin; position < entry.kv_len(); ++position) {
+      for (int head = 0; head < spec_.num_qo_heads; ++head, q += q_bytes) {
+        std::memcpy(q, rows_.row(RowKind::query, *entry.running, position, layer, head), q_bytes);
+      }
+    }
+  }
+}
+
+void Replayer::append_keys(int layer) {
+  const std::int64_t n = batch_.num_tokens();
+  const TensorView k(k_.data(), rows_.dtype(), {n, spec_.num_kv_heads, spec_.head_dim_qk});
+  const TensorView v = spec_.v_is_k ? TensorView() : TensorView(v_.data(), rows_.dtype(), {n, spec_.num_kv_heads, spec_.head_dim_vo});
+  append(context_, pools_[layer].store(), batch_.append(), k, {}, v);
+}
+
+void Replayer::attend(int layer) {
+  const Kind& kind = kinds_[layer % kinds_.size()];
+  segment_data_.clear();
+  for (std::int64_t i = 0; i < batch_.num_segments(); ++i) {
+    segment_data_.push_back({.store = pools_[layer].store(), .kv_indices = batch_.segment_indices(i)});
+  }
+  const std::int64_t n = batch_.num_tokens();
+  AttentionArgs args;
+  args.q = TensorView(q_.data(), spec_.q_dtype, {n, spec_.num_qo_heads, spec_.head_dim_qk});
+  args.o = TensorView(o_.data(), spec_.o_dtype, {n, spec_.num_qo_heads, spec_.head_dim_vo});
+  args.lse = TensorView(lse_.data(), DType::f32, {n, spec_.num_qo_heads});
+  args.segments = segment_data_;
+  args.workspace = workspace_.span();
+  ParamValue sinks{.name = "sinks"};
+  sinks.array = TensorView(sinks_.data(), DType::f32, {std::ssize(sinks_)});
+  if (!sinks_.empty()) args.params = {&sinks, 1};
+  girih::run(context_, kind.schedule, kind.plan, args);
+}
+
+/// As many samples as this step's share of all tokens: at the end of the trace exactly the number asked for.
+std::vector<VerifySample> Replayer::choose_samples() {
+  const std::int64_t done = computed_tokens_ + batch_.num_tokens() + scheduler_->shared_tokens();
+  const auto target = static_cast<std::int64_t>(static_cast<__int128>(options_.verify) * done / total_tokens_);
+  std::vector<VerifySample> samples;
+  for (std::int64_t i = verifier_->result().checked; i < target; ++i) {
+    const auto row = static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(batch_.num_tokens()));
+    std::int64_t entry = 0;
+    while (batch_.row(entry + 1) <= row) ++entry;
+    VerifySample sample{.step = std::ssize(result_.steps), .entry = &entries_[entry]};
+    sample.position = entries_[entry].begin + row - batch_.row(entry);
+    sample.layer = static_cast<int>(random_() % static_cast<std::uint64_t>(options_.num_layers));
+    sample.head = static_cast<int>(random_() % static_cast<std::uint64_t>(spec_.num_qo_heads));
+    const std::int64_t head_row = row * spec_.num_qo_heads + sample.head;
+    sample.q = q_.data() + head_row * row_bytes(1, spec_.head_dim_qk);
+    sample.o = o_.data() + head_row * row_bytes(1, spec_.head_dim_vo);
+    samples.push_back(sample);
+  }
+  return samples;
+}
+
+void Replayer::check_layer(int layer, std::vector<VerifySample>& samples) {
+  const Kind& kind = kinds_[layer % kinds_.size()];
+  for (VerifySample& sample : samples) {
+    if (sample.layer != layer) continue;
+    const std::int64_t head_row = (static_cast<const std::byte*>(sample.o) - o_.data()) / row_bytes(1, spec_.head_dim_vo);
+    std::memcpy(&sample.lse, lse_.data() + head_row * static_cast<std::int64_t>(sizeof(float)), sizeof(float));
+    verifier_->check(sample, spec_, kind.window, pools_[layer]);
+  }
+  if (!digests_) return;
+  const std::byte* o = o_.data();
+  for (const StepEntry& entry : entries_) {
+    for (std::int64_t position = entry.begin; position < entry.kv_len(); ++position, o += row_bytes(spec_.num_qo_heads, spec_.head_dim_vo)) {
+      if (DigestTable::counts(*entry.running->request, position)) digests_->add(entry.running->index, position, layer, o);
+    }
+  }
+}
+
+void Replayer::account(StepRecord& record) {
+  for (const StepEntry& entry : entries_) {
+    (entry.decode() ? record.decode_requests : record.prefill_requests) += 1;
+    (entry.decode() ? record.decode_tokens : record.prefill_tokens) += entry.count;
+    record.logical_kv_tokens += entry.kv_len();
+  }
+  record.segments = batch_.num_segments();
+  record.pool_pages = scheduler_->pool().used();
+  const double io_bytes = static_cast<double>(batch_.num_tokens()) * static_cast<double>(row_bytes(spec_.num_qo_heads, spec_.head_dim_qk) +
+                                                                                         row_bytes(spec_.num_qo_heads, spec_.head_dim_vo));
+  for (int layer = 0; layer < options_.num_layers; ++layer) {
+    const Kind& kind = kinds_[layer % kinds_.size()];
+    const std::int64_t read = batch_.grouped_keys(kind.window);
+    record.flat_keys += batch_.flat_keys(kind.window);
+    record.read_keys += read;
+    record.bytes += static_cast<double>(read) * static_cast<double>(result_.kv_token_bytes) + io_bytes;
+    record.flops += 2.0 * static_cast<double>(batch_.visible_pairs(kind.window)) * spec_.num_qo_heads * (spec_.head_dim_qk + spec_.head_dim_vo);
+  }
+  for (const Kind& kind : kinds_) {
+    const PlanInfo& info = kind.plan.info();
+    if (info.total_cost == 0) continue;
+    const double mean = static_cast<double>(info.total_cost) / result_.num_units;
+    record.balance = std::max(record.balance, static_cast<double>(info.max_unit_cost) / mean);
+  }
+}
+
+void Replayer::keep_picture(const StepRecord& record) {
+  const std::int64_t step = std::ssize(result_.steps);
+  const bool wanted = options_.picture_step >= 0 ? step == options_.picture_step : record.run_seconds > longest_;
+  if (!wanted) return;
+  longest_ = record.run_seconds;
+  WorkPicture picture{.step = step, .units = {}};
+  const std::span<const std::byte> blob = kinds_.front().plan.blob();
+  abi::PlanHeader header;
+  std::memcpy(&header, blob.data(), sizeof(header));
+  for (std::int64_t unit = 0; unit < header.num_units; ++unit) {
+    std::int32_t range[2];
+    std::memcpy(range, blob.data() + header.unit_begin.offset + unit * static_cast<std::int64_t>(sizeof(std::int32_t)), sizeof(range));
+    std::vector<WorkPicture::Piece>& pieces = picture.units.emplace_back();
+    for (std::int64_t i = range[0]; i < range[1]; ++i) {
+      abi::WorkItem item;
+      std::memcpy(&item, blob.data() + header.items.offset + i * static_cast<std::int64_t>(sizeof(item)), sizeof(item));
+      pieces.push_back({.cost = item.cost, .segment = item.segment, .tile_class = item.tile_class});
+    }
+  }
+  result_.picture = std::move(picture);
+}
+
+void Replayer::finish_step(const StepRecord& record) {
+  clock_ += record.seconds();
+  computed_tokens_ += batch_.num_tokens();
+  for (const StepEntry& entry : entries_) {
+    if (!entry.yields_token()) continue;
+    if (entry.running->last_token_time >= 0) result_.token_gaps.push_back(clock_ - entry.running->last_token_time);
+    entry.running->last_token_time = clock_;
+  }
+  result_.peak_pool_pages = std::max(result_.peak_pool_pages, record.pool_pages);
+  result_.peak_logical_kv_tokens = std::max(result_.peak_logical_kv_tokens, record.logical_kv_tokens);
+  result_.steps.push_back(record);
+  for (std::int64_t request : scheduler_->finish()) {
+    ++result_.finished_requests;
+    if (digests_) digests_->finish(request);
+  }
+  if (!hooks_.on_step) return;
+  const double done = static_cast<double>(computed_tokens_ + scheduler_->shared_tokens());
+  hooks_.on_step({.step = std::ssize(result_.steps),
+                  .fraction = done / static_cast<double>(total_tokens_),
+                  .tokens = computed_tokens_,
+                  .running = scheduler_->num_running(),
+                  .finished = result_.finished_requests,
+                  .total = std::ssize(result_.requests)});
+}
+
+/// False if there was nothing to do yet.
+bool Replayer::step() {
+  entries_ = scheduler_->next(options_.real_time ? seconds_since(start_) : std::numeric_limits<double>::infinity());
+  if (entries_.empty()) return false;
+  StepRecord record;
+  batch_.build(entries_, options_.page_size, options_.sharing);
+  const Clock::time_point plan_start = Clock::now();
+  for (Kind& kind : kinds_) kind.plan.update(batch_.batch());
+  record.plan_seconds = seconds_since(plan_start);
+  std::vector<VerifySample> samples = choose_samples();
+  for (int layer = 0; layer < options_.num_layers; ++layer) {
+    fill_keys(layer);
+    fill_queries(layer);
+    // NaN everywhere: a row that run() forgets cannot pass.
+    if (options_.verify > 0 || digests_) std::memset(o_.data(), 0xFF, o_.span().size());
+    const Clock::time_point append_start = Clock::now();
+    append_keys(layer);
+    record.append_seconds += seconds_since(append_start);
+    const Clock::time_point run_start = Clock::now();
+    attend(layer);
+    record.run_seconds += seconds_since(run_start);
+    check_layer(layer, samples);
+  }
+  account(record);
+  keep_picture(record);
+  finish_step(record);
+  return true;
+}
+
+ReplayResult Replayer::run() {
+  start_ = Clock::now();
+  while (!scheduler_->done() && !(result_.interrupted = stopped())) {
+    if (options_.max_steps > 0 && std::ssize(result_.steps) >= options_.max_steps) break;
+    if (!step()) wait_for_arrival();
+  }
+  result_.wall_seconds = seconds_since(start_);
+  result_.shared_tokens = scheduler_->shared_tokens();
+  for (const StepRecord& record : result_.steps) result_.prompt_tokens += record.prefill_tokens;
+  result_.prompt_tokens += result_.shared_tokens;
+  result_.verify = verifier_->result();
+  if (digests_) result_.digests = digests_->finished();
+  return std::move(result_);
+}
+
+}  // namespace
+
+std::int64_t choose_pages(std::span<const TraceRequest> requests, const ReplayOptions& options) {
+  const auto pages = [&](std::int64_t tokens) { return (tokens + options.page_size - 1) / options.page_size; };
+  if (options.pool_tokens > 0) return pages(options.pool_tokens);
+  std::int64_t all = 0;
+  std::int64_t largest = 0;
+  for (const TraceRequest& request : requests) {
+    all += pages(kv_tokens(request));
+    largest = std::max(largest, pages(kv_tokens(request)));
+  }
+  return std::min(all, std::max(largest, pages(kDefaultPoolTokens)));
+}
+
+ReplayResult replay(const Context& context, const Trace& trace, const ReplayOptions& options, const ReplayHooks& hooks) {
+  return Replayer(context, trace, options, hooks).run();
+}
+
+}  // namespace girih::tools
