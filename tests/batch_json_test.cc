@@ -80,9 +80,12 @@ TEST(BatchJson, SegmentsOfACascade) {
 }
 
 TEST(BatchJson, MasksAndLogitsByName) {
-  EXPECT_TRUE(parse(R"({"mask": "window:left=3", "batch": {"qo_lens": [], "kv_lens": []}})").spec.variant.mask);
-  EXPECT_FALSE(parse(R"({"mask": "full", "batch": {"qo_lens": [], "kv_lens": []}})").spec.variant.mask);
-  EXPECT_FALSE(parse(R"({"batch": {"qo_lens": [], "kv_lens": []}})").spec.variant.mask);
+  const auto has_mask = [](const std::string& mask) {
+    return static_cast<bool>(parse("{" + mask + R"("batch": {"qo_lens": [], "kv_lens": []}})").spec.variant.mask);
+  };
+  EXPECT_TRUE(has_mask(R"("mask": "window:left=3",)"));
+  EXPECT_FALSE(has_mask(R"("mask": "full",)"));
+  EXPECT_FALSE(has_mask(""));
   const OwnedBatch prefix =
       parse(R"({"mask": {"name": "prefix_lm", "prefix_len": [3, 4]}, "batch": {"qo_lens": [5, 5], "kv_lens": [5, 5]}})");
   ASSERT_EQ(prefix.variant.plan_params.size(), 1U);

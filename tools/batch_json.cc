@@ -376,15 +376,19 @@ OwnedBatch parse_batch_json(std::string_view text, std::string_view file) {
   for (const OwnedSegment& segment : batch.segments) {
     if (!segment.kv_len.empty()) positions += *std::max_element(segment.kv_len.begin(), segment.kv_len.end());
   }
+  const VariantShape shape{batch.spec.num_qo_heads, batch.num_requests(), positions};
   NamedCall logits{"none", {}};
-  Field where = object.field();
+  const auto take_variant = [&](const Field& f) {
+    batch.variant = blame(f, [&] { return make_variant(batch.mask, logits, shape, "mask", "logits"); });
+  };
+  take_variant(object.field());
   object.optional("mask", [&](const Field& f) {
     batch.mask = to_call(f);
-    where = f;
+    take_variant(f);
   });
-  object.optional("logits", [&](const Field& f) { logits = to_call(f); });
-  batch.variant = blame(where, [&] {
-    return make_variant(batch.mask, logits, {batch.spec.num_qo_heads, batch.num_requests(), positions}, "mask", "logits");
+  object.optional("logits", [&](const Field& f) {
+    logits = to_call(f);
+    take_variant(f);
   });
   batch.spec.variant = batch.variant.variant;
   object.finish();
