@@ -209,7 +209,7 @@ void add_engine_options(CLI::App& app, Command& command) {
                              "requests need, at most {} tokens", kDefaultPoolTokens));
   app.add_option("--page-size", options.page_size, "Tokens a page; prefix sharing needs a divisor of 512")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_flag("--no-sharing", command.no_sharing, "Every request computes and holds its own prefix, one segment");
-  app.add_flag("--batch-invariant", options.batch_invariant, "A row's bits depend on its own request only");
+  app.add_flag("--batch-invariant", options.batch_invariant, "A row's bits depend on its own request only; shared prefixes are then not read as a cascade");
   app.add_option("--workers", command.workers, "CPU workers; 0 = all CPUs")->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_option("--target", command.target, "SIMD target: best, scalar, avx2, avx3, neon")->capture_default_str();
 }

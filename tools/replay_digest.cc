@@ -67,7 +67,7 @@ CompareResult compare_results(const std::string& path, const std::string& settin
                                                     other_settings, settings));
   }
   // Terms differ by the rounding of the output and, in half types, of the weights: independent, so their sum grows as the root of squares.
-  CompareResult result{.tolerance = o_dtype == DType::f32 ? 0x1.0p-13 : 0x1.0p-6};
+  CompareResult result{.tolerance = o_dtype == DType::f32 ? 0x1.0p-13 : 0x1.0p-9};
   for (const auto& [request, digest] : digests) {
     const auto it = other.find(request);
     if (it == other.end()) {

@@ -79,6 +79,7 @@ class Replayer {
   void account(StepRecord& record);
   void keep_picture(const StepRecord& record);
   void finish_step(const StepRecord& record);
+  bool cascade() const { return options_.sharing && !options_.batch_invariant; }
   bool stopped() const { return hooks_.stop != nullptr && hooks_.stop->load(); }
   std::int64_t row_bytes(int heads, int dim) const { return bytes(rows_.dtype(), static_cast<std::int64_t>(heads) * dim); }
 
@@ -129,7 +130,7 @@ Replayer::Replayer(const Context& context, const Trace& trace, const ReplayOptio
                                                             .sharing = options.sharing},
                                            result_.requests);
   AttentionLimits limits{.max_tokens = options.token_budget, .max_requests = options.max_batch};
-  limits.max_segments = options.sharing ? kMaxSharedLevels + 1 : 1;
+  limits.max_segments = cascade() ? kMaxSharedLevels + 1 : 1;
   for (const TraceRequest& request : result_.requests) {
     total_tokens_ += kv_tokens(request);
     limits.max_kv_len = std::max(limits.max_kv_len, kv_tokens(request));
@@ -341,7 +342,7 @@ bool Replayer::step() {
   entries_ = scheduler_->next(options_.real_time ? seconds_since(start_) : std::numeric_limits<double>::infinity());
   if (entries_.empty()) return false;
   StepRecord record;
-  batch_.build(entries_, options_.page_size, options_.sharing);
+  batch_.build(entries_, options_.page_size, cascade());
   const Clock::time_point plan_start = Clock::now();
   for (Kind& kind : kinds_) kind.plan.update(batch_.batch());
   record.plan_seconds = seconds_since(plan_start);

@@ -33,7 +33,8 @@ struct ReplayOptions {
   std::int64_t max_steps = 0;              ///< 0 = until every request is complete
   bool sharing = true;
   bool real_time = false;                  ///< requests arrive at their timestamps
-  bool batch_invariant = false;
+  bool batch_invariant = false;            ///< prefixes are shared in the pool, but read as one segment: cascade levels would have to meet
+                                           ///< where only the spec may cut
   std::int64_t verify = 0;                 ///< samples
   bool digests = false;
   std::int64_t picture_step = -1;          ///< whose work is kept for the report; -1 = the step that took longest

@@ -139,8 +139,8 @@ LayerPool::LayerPool(const AttentionSpec& spec, std::int64_t num_pages, std::int
   store_.page_size = page_size;
   store_.num_pages = num_pages;
   store_.k = make_plane(spec.k_dtype, spec.k_scale, spec.num_kv_heads, spec.head_dim_qk, num_pages, page_size, k_data_, k_scales_);
-  store_.v = spec.v_is_k ? store_.k
-                         : make_plane(spec.v_dtype, spec.v_scale, spec.num_kv_heads, spec.head_dim_vo, num_pages, page_size, v_data_, v_scales_);
+  if (spec.v_is_k) return;
+  store_.v = make_plane(spec.v_dtype, spec.v_scale, spec.num_kv_heads, spec.head_dim_vo, num_pages, page_size, v_data_, v_scales_);
 }
 
 double LayerPool::read(const KvPlane& plane, std::int64_t page, std::int64_t token, int head, int dim) {

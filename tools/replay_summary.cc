@@ -106,15 +106,18 @@ double percent(double part, double whole) { return whole > 0 ? 100 * part / whol
 
 std::string sharing_text(const ReplayResult& result, const ReplaySummary& s) {
   if (!result.options.sharing) return "  sharing         off\n";
+  if (std::ranges::all_of(result.requests, [](const TraceRequest& r) { return r.hash_ids.empty(); })) {
+    return "  sharing         none: the trace names no prefixes\n";
+  }
   const std::int64_t peak_stored = result.peak_pool_pages * result.options.page_size;
   return fmt::format(
       "  sharing         {} of {} prompt tokens taken over instead of computed ({:.1f} %)\n"
-      "                  KV read {} of {} keys ({:.1f} % saved: shared prefixes are read once a group)\n"
+      "                  KV read {} of {} keys ({:.1f} % saved{})\n"
       "                  KV held at the peak: {} tokens stored, {} as the largest batch sees them\n",
       show_count(result.shared_tokens), show_count(result.prompt_tokens),
       percent(static_cast<double>(result.shared_tokens), static_cast<double>(result.prompt_tokens)), show_count(s.read_keys),
       show_count(s.flat_keys), percent(static_cast<double>(s.flat_keys - s.read_keys), static_cast<double>(s.flat_keys)),
-      show_count(peak_stored), show_count(result.peak_logical_kv_tokens));
+      result.options.batch_invariant ? ": batch invariant, no cascade" : ": shared prefixes are read once a group", show_count(peak_stored), show_count(result.peak_logical_kv_tokens));
 }
 
 std::string verify_text(const VerifyResult& v) {

@@ -12,8 +12,8 @@ namespace girih::tools {
 namespace {
 
 constexpr double kWidth = 560;
-constexpr double kHeight = 230;
-constexpr double kLeft = 58, kRight = 14, kTop = 16, kBottom = 42;
+constexpr double kHeight = 240;
+constexpr double kLeft = 58, kRight = 14, kTop = 26, kBottom = 42;
 constexpr double kPlotWidth = kWidth - kLeft - kRight;
 constexpr double kPlotHeight = kHeight - kTop - kBottom;
 constexpr std::size_t kMaxColumns = 240;   // steps are joined into at most so many columns
@@ -60,7 +60,7 @@ double y_axis(std::string& svg, double largest, AxisUnit unit, const std::string
     svg += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", kLeft, kWidth - kRight, y, y, i == 0 ? "axis" : "grid");
     svg += text(kLeft - 6, y + 3.5, "end", axis_number(step * i, unit));
   }
-  svg += text(kLeft - 6, kTop - 5, "end", label, "label");
+  svg += text(0, 11, "start", label, "label");
   return top;
 }
 
@@ -295,7 +295,7 @@ std::string draw_work(const WorkPicture& picture) {
       x += width;
       sum += cost;
     }
-    if (row >= 11) svg += text(x + 5, y + row / 2 + 3, "start", fmt::format("{:.3f}", static_cast<double>(sum) * static_cast<double>(picture.units.size()) / total));
+    if (row >= 11) svg += text(kFull - 4, y + row / 2 + 3, "end", fmt::format("{:.3f}", static_cast<double>(sum) * static_cast<double>(picture.units.size()) / total));
   }
   const double mean = kRowLeft + total / static_cast<double>(picture.units.size()) * scale;
   svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"8\" y2=\"{1:.1f}\" class=\"mark\"/>\n", mean, height - 18);
