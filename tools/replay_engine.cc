@@ -90,7 +90,7 @@ class Replayer {
   RandomRows rows_;
   std::vector<float> sinks_;
   std::vector<Kind> kinds_;
-  AttentionSpec spec_;                     // of the first kind: shapes and types are those of all
+  AttentionSpec spec_;  // of the first kind: shapes and types are those of all
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<LayerPool> pools_;
   std::unique_ptr<Verifier> verifier_;
@@ -102,7 +102,7 @@ class Replayer {
   std::mt19937_64 random_;
   std::int64_t total_tokens_ = 0;
   std::int64_t computed_tokens_ = 0;
-  double clock_ = 0;                       // seconds of attention so far
+  double clock_ = 0;  // seconds of attention so far
   double longest_ = -1;
   Clock::time_point start_;
 };
@@ -258,7 +258,8 @@ void Replayer::check_layer(int layer, std::vector<VerifySample>& samples) {
   if (!digests_) return;
   const std::byte* o = o_.data();
   for (const StepEntry& entry : entries_) {
-    for (std::int64_t position = entry.begin; position < entry.kv_len(); ++position, o += row_bytes(spec_.num_qo_heads, spec_.head_dim_vo)) {
+    for (std::int64_t position = entry.begin; position < entry.kv_len();
+         ++position, o += row_bytes(spec_.num_qo_heads, spec_.head_dim_vo)) {
       if (DigestTable::counts(*entry.running->request, position)) digests_->add(entry.running->index, position, layer, o);
     }
   }
@@ -280,7 +281,8 @@ void Replayer::account(StepRecord& record) {
     record.flat_keys += batch_.flat_keys(kind.window);
     record.read_keys += read;
     record.bytes += static_cast<double>(read) * static_cast<double>(result_.kv_token_bytes) + io_bytes;
-    record.flops += 2.0 * static_cast<double>(batch_.visible_pairs(kind.window)) * spec_.num_qo_heads * (spec_.head_dim_qk + spec_.head_dim_vo);
+    record.flops +=
+        2.0 * static_cast<double>(batch_.visible_pairs(kind.window)) * spec_.num_qo_heads * (spec_.head_dim_qk + spec_.head_dim_vo);
   }
   for (const Kind& kind : kinds_) {
     const PlanInfo& info = kind.plan.info();
