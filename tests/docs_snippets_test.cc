@@ -49,7 +49,8 @@ struct Result {
     for (const int slot : slots) mean += static_cast<double>(slot) / static_cast<double>(slots.size());
     const std::size_t at = static_cast<std::size_t>(row * heads + head);
     for (int d = 0; d < dim; ++d) {
-      ASSERT_NEAR(o[at * static_cast<std::size_t>(dim) + static_cast<std::size_t>(d)], mean, 1e-3) << "row " << row << " head " << head << " dim " << d;
+      ASSERT_NEAR(o[at * static_cast<std::size_t>(dim) + static_cast<std::size_t>(d)], mean, 1e-3)
+          << "row " << row << " head " << head << " dim " << d;
     }
     ASSERT_NEAR(lse[at], std::log(static_cast<double>(slots.size())), 1e-5) << "row " << row << " head " << head;
   }
@@ -90,8 +91,11 @@ class DocsSnippets : public testing::Test {
     spec.lse = LseKind::natural;
     const std::int64_t rows = batch.qo_indptr[batch.qo_indptr.size() - 1];
     const int first = spec.head_dim_qk - spec.head_dim_rope;
-    Result result{.heads = spec.num_qo_heads, .group = spec.num_qo_heads / spec.num_kv_heads,
-                  .dim = spec.head_dim_vo > 0 ? spec.head_dim_vo : spec.head_dim_qk, .o = {}, .lse = {}};
+    Result result{.heads = spec.num_qo_heads,
+                  .group = spec.num_qo_heads / spec.num_kv_heads,
+                  .dim = spec.head_dim_vo > 0 ? spec.head_dim_vo : spec.head_dim_qk,
+                  .o = {},
+                  .lse = {}};
     std::vector<float> q_data = floats(rows * result.heads * first), q_rope_data = floats(rows * result.heads * spec.head_dim_rope);
     result.o = floats(rows * result.heads * result.dim);
     result.lse = floats(rows * result.heads);
@@ -169,15 +173,17 @@ TEST_F(DocsSnippets, PagedCsr) {
 TEST_F(DocsSnippets, BlockTable) {
   const KvStore store = pool(7);
   const std::vector<std::int32_t> qo_indptr{0, 1, 2, 3};
+  // clang-format off: a table
   // [block_table]
   const std::vector<std::int32_t> seq_lens{10, 3, 8};
-  const std::vector<std::int32_t> block_tables{4, 0,  6,  -1, -1,   // a row per request;
-                                               2, -1, -1, -1, -1,   // the -1 could be anything
+  const std::vector<std::int32_t> block_tables{4, 0,  6,  -1, -1,  // a row per request;
+                                               2, -1, -1, -1, -1,  // the -1 could be anything
                                                1, 5,  -1, -1, -1};
   const KvSegment segment{.page_size = 4, .table_stride = 5, .kv_len = seq_lens};
   const Batch batch{.qo_indptr = qo_indptr, .segments = {&segment, 1}};
   const SegmentData data{.store = store, .kv_indices = block_tables};
   // [/block_table]
+  // clang-format on
   const Result result = attend(batch, data);
   result.expect_slots(0, slots(16, 20) + slots(0, 4) + slots(24, 26));
   result.expect_slots(1, slots(8, 11));
@@ -215,10 +221,9 @@ TEST_F(DocsSnippets, Cascade) {
   const std::vector<std::int32_t> rows_0{0, 5}, indptr_0{0, 3}, len_0{12}, pages_0{0, 1, 2};
   const std::vector<std::int32_t> rows_1{0, 2, 5}, indptr_1{0, 2, 4}, len_1{8, 5}, pages_1{3, 4, 5, 6};
   const std::vector<std::int32_t> indptr_2{0, 1, 2, 3, 4, 5}, len_2{3, 2, 2, 1, 2}, pages_2{7, 8, 9, 10, 11};
-  const std::vector<KvSegment> segments{
-      {.qo_indptr = rows_0, .page_size = 4, .kv_indptr = indptr_0, .kv_len = len_0, .masked = false},
-      {.qo_indptr = rows_1, .page_size = 4, .kv_indptr = indptr_1, .kv_len = len_1, .masked = false},
-      {.page_size = 4, .kv_indptr = indptr_2, .kv_len = len_2}};
+  const std::vector<KvSegment> segments{{.qo_indptr = rows_0, .page_size = 4, .kv_indptr = indptr_0, .kv_len = len_0, .masked = false},
+                                        {.qo_indptr = rows_1, .page_size = 4, .kv_indptr = indptr_1, .kv_len = len_1, .masked = false},
+                                        {.page_size = 4, .kv_indptr = indptr_2, .kv_len = len_2}};
   const Batch batch{.qo_indptr = qo_indptr, .segments = segments};
   const std::vector<SegmentData> data{
       {.store = store, .kv_indices = pages_0}, {.store = store, .kv_indices = pages_1}, {.store = store, .kv_indices = pages_2}};
@@ -255,9 +260,10 @@ TEST_F(DocsSnippets, BlockSparse) {
   const KvSegment segment = pattern.segment();
   const std::vector<std::int32_t> qo_indptr{0, 12}, kv_len{20};
   const Batch batch{.qo_indptr = qo_indptr, .segments = {&segment, 1}, .kv_len = kv_len};
-  const SegmentData data{.store = block_sparse_kv_store(k, v, pattern.page_size), .kv_indices = pattern.kv_indices, .page_pos = pattern.page_pos};
+  const KvStore store = block_sparse_kv_store(k, v, pattern.page_size);
+  const SegmentData data{.store = store, .kv_indices = pattern.kv_indices, .page_pos = pattern.page_pos};
   // [/block_sparse]
-  number_slots(data.store, data.store.v, 2, 32);
+  number_slots(store, store.v, 2, 32);
   const Result result = attend(batch, data);
   result.expect_slots(3, slots(0, 4) + slots(12, 16));
   result.expect_slots(4, slots(4, 8));
@@ -267,16 +273,19 @@ TEST_F(DocsSnippets, BlockSparse) {
 TEST_F(DocsSnippets, VariableBlockSparse) {
   spec.variant.mask = {};
   const TensorView k(this->k.data(), DType::f32, {20, 2, 32}), v(this->v.data(), DType::f32, {20, 2, 32});
+  // clang-format off: a table
   // [variable_block_sparse]
   const std::vector<std::int32_t> row_sizes{5, 7}, col_sizes{3, 9, 8};
   const std::vector<std::uint8_t> block_mask{1, 0, 1, /* row block 1 */ 0, 1, 1,   // KV head 0
                                              0, 1, 0, /* row block 1 */ 1, 1, 0};  // KV head 1
   const BlockSparse pattern = variable_block_sparse(row_sizes, col_sizes, block_mask, 2);
   // [/variable_block_sparse]
+  // clang-format on
   const KvSegment segment = pattern.segment();
   const std::vector<std::int32_t> qo_indptr{0, 12}, kv_len{20};
-  const SegmentData data{.store = block_sparse_kv_store(k, v, pattern.page_size), .kv_indices = pattern.kv_indices, .page_pos = pattern.page_pos};
-  number_slots(data.store, data.store.v, 2, 32);
+  const KvStore store = block_sparse_kv_store(k, v, pattern.page_size);
+  const SegmentData data{.store = store, .kv_indices = pattern.kv_indices, .page_pos = pattern.page_pos};
+  number_slots(store, store.v, 2, 32);
   const Result result = attend({.qo_indptr = qo_indptr, .segments = {&segment, 1}, .kv_len = kv_len}, data);
   result.expect_slots(0, 1, slots(0, 3) + slots(12, 20));
   result.expect_slots(4, 2, slots(3, 12));
@@ -318,9 +327,9 @@ TEST_F(DocsSnippets, TokenList) {
   std::vector<float> latent = floats(18 * 576);
   spec = {.num_qo_heads = 4, .num_kv_heads = 1, .head_dim_qk = 576, .head_dim_vo = 512, .v_is_k = true};
   // [token_list]
-  const std::vector<std::int32_t> qo_indptr{0, 3}, kv_len{18};                  // one request, three rows
+  const std::vector<std::int32_t> qo_indptr{0, 3}, kv_len{18};  // one request, three rows
   const std::vector<std::int32_t> rows{0, 1, 2, 3}, kv_indptr{0, 3, 7, 10}, count{3, 4, 3};
-  const std::vector<std::int32_t> tokens{1, 4, 9, 4, 5, 10, 15, 0, 9, 16};      // slots in the pool
+  const std::vector<std::int32_t> tokens{1, 4, 9, 4, 5, 10, 15, 0, 9, 16};  // slots in the pool
   const KvSegment segment{.qo_indptr = rows, .page_size = 1, .kv_indptr = kv_indptr, .kv_len = count, .masked = false};
   const Batch batch{.qo_indptr = qo_indptr, .segments = {&segment, 1}, .kv_len = kv_len};
   const KvPlane plane{.data = latent.data(), .dtype = DType::f32, .page_byte_stride = 576 * 4};
@@ -341,7 +350,8 @@ TEST_F(DocsSnippets, Mla) {
     spec = mla;
     spec.variant.mask = variants::causal();
     number_slots(store, store.k, 1, 512);
-    const Result result = attend({.qo_indptr = qo_indptr, .segments = {&segment, 1}}, SegmentData{.store = store, .kv_indices = kv_indices});
+    const Result result =
+        attend({.qo_indptr = qo_indptr, .segments = {&segment, 1}}, SegmentData{.store = store, .kv_indices = kv_indices});
     result.expect_slots(0, slots(24, 28) + slots(4, 7));
     result.expect_slots(1, slots(12, 16) + slots(0, 2));
     result.expect_slots(3, slots(12, 16) + slots(0, 4));
@@ -391,7 +401,7 @@ TEST_F(DocsSnippets, ContextParallel) {
     spec.partial_state = true;
     const std::vector<std::int32_t> shard{0, 8}, kv_pos{8 * rank};  // this rank's keys, and where they begin
     const KvSegment segment{.page_size = kEndlessPage, .kv_indptr = shard, .kv_pos = kv_pos};
-    const std::vector<std::int32_t> qo_indptr{0, 2}, kv_len{16};    // all rows and the whole length, on every rank
+    const std::vector<std::int32_t> qo_indptr{0, 2}, kv_len{16};  // all rows and the whole length, on every rank
     const Batch batch{.qo_indptr = qo_indptr, .segments = {&segment, 1}, .kv_len = kv_len};
     const SegmentData data{.store = ragged_kv_store({k, DType::f32, {8, 2, 32}}, {v, DType::f32, {8, 2, 32}})};
     // [/context_parallel]

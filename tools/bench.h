@@ -31,7 +31,7 @@ struct BenchRow {
   double flops = 0;    ///< useful: of visible (row, key) pairs
   double roofline_fraction = 0;
   double plan_seconds = 0;
-  double host_seconds = 0;       ///< run() without any work
+  double host_seconds = 0;       ///< run() of one row that sees one key
   nlohmann::ordered_json extra;  ///< further fields of the row
 };
 

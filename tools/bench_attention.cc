@@ -1,6 +1,6 @@
-// `girih bench attention`: each case in pairs of (read stream, run, read stream). Memory bandwidth of shared machines drifts, so a run's
-// roofline takes the bandwidth measured right before and after it (the mean of the two); a case's fraction is the median over its pairs.
-// The stream also evicts the caches: KV comes from memory, as in a model with other layers between.
+// `girih bench attention`: each case in rounds of (ceilings, run, ceilings). Shared machines drift, in memory bandwidth most, so a run's
+// roofline takes the ceilings measured right before and after it (the mean of the two); a case's fraction is the median over its runs.
+// The read stream also evicts the caches: KV comes from memory, as in a model with other layers between.
 // The compute ceiling is the bf16 dot peak where Q is 16-bit and the CPU has it, the f32 multiply-add peak otherwise.
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ constexpr int kLeastRepeats = 3;
 constexpr double kCaseSeconds = 2.0;  // of runs, after which a case ends though repeats are left
 
 struct Timing {
-  std::vector<double> seconds, fractions, bandwidths;
+  std::vector<double> seconds, fractions, bandwidths, peaks;
 };
 
 class AttentionBench {
@@ -45,39 +45,51 @@ class AttentionBench {
     args.workspace = std::span(workspace).subspan((64 - misalignment) % 64);
 
     BenchRow row{.op = "attention", .name = c.name, .backend = "cpu", .bytes = useful_bytes(c), .flops = useful_flops(c), .extra = {}};
-    const Timing timing = time_runs(schedule, plan, args, row, peak_flops(c.spec));
+    const Timing timing = time_runs(schedule, plan, args, row, uses_bf16_peak(c.spec));
     row.seconds = median(timing.seconds);
     row.roofline_fraction = median(timing.fractions);
     row.plan_seconds = median(plan_times);
     row.extra["seconds_low"] = *std::min_element(timing.seconds.begin(), timing.seconds.end());
     row.extra["repeats"] = timing.seconds.size();
     row.extra["read_bytes_per_second"] = median(timing.bandwidths);
-    row.extra["peak_flops"] = peak_flops(c.spec);
+    row.extra["peak_flops"] = median(timing.peaks);
     row.extra["num_items"] = plan.info().num_items;
     row.extra["balance"] = balance(plan.info(), schedule.num_units());
     row.extra["kernel"] = schedule.key();
-    row.host_seconds = time_empty_runs(schedule, owned, args);
+    row.host_seconds = time_least_run(schedule, owned, args);
     return row;
   }
 
  private:
-  double peak_flops(const AttentionSpec& spec) const {
-    return bits(spec.q_dtype) == 16 && ceilings_.bf16_flops > 0 ? ceilings_.bf16_flops : ceilings_.f32_flops;
+  struct Ceiling {
+    double bandwidth = 0, peak = 0;
+  };
+
+  bool uses_bf16_peak(const AttentionSpec& spec) const { return bits(spec.q_dtype) == 16 && ceilings_.bf16_flops > 0; }
+
+  /// The compute peak first: the stream's eviction of the caches is to hold for the run that follows.
+  Ceiling measure_ceiling(bool bf16) {
+    Ceiling ceiling;
+    ceiling.peak = bf16 ? measure_bf16_flops(context_.pool(), 2) : measure_f32_flops(context_.pool(), 2);
+    ceiling.bandwidth = stream_.bytes_per_second();
+    return ceiling;
   }
 
-  Timing time_runs(const Schedule& schedule, const Plan& plan, const AttentionArgs& args, const BenchRow& row, double peak) {
+  Timing time_runs(const Schedule& schedule, const Plan& plan, const AttentionArgs& args, const BenchRow& row, bool bf16) {
     Timing timing;
     girih::run(context_, schedule, plan, args);  // touches outputs and workspace
-    double before = stream_.bytes_per_second();
+    Ceiling before = measure_ceiling(bf16);
     double spent = 0;
     while (std::ssize(timing.seconds) < repeats_ && (spent < kCaseSeconds || std::ssize(timing.seconds) < kLeastRepeats)) {
       const BenchClock::time_point start = BenchClock::now();
       girih::run(context_, schedule, plan, args);
       const double seconds = seconds_since(start);
-      const double after = stream_.bytes_per_second();
-      const double bandwidth = (before + after) / 2;
+      const Ceiling after = measure_ceiling(bf16);
+      const double bandwidth = (before.bandwidth + after.bandwidth) / 2;
+      const double peak = (before.peak + after.peak) / 2;
       timing.seconds.push_back(seconds);
       timing.bandwidths.push_back(bandwidth);
+      timing.peaks.push_back(peak);
       timing.fractions.push_back(std::max(row.flops / peak, row.bytes / bandwidth) / seconds);
       before = after;
       spent += seconds;
@@ -85,25 +97,26 @@ class AttentionBench {
     return timing;
   }
 
-  /// run() of one request without rows and keys: validation and waking the workers.
-  double time_empty_runs(const Schedule& schedule, const OwnedBatch& owned, AttentionArgs args) {
-    const std::vector<std::int64_t> zeros(2), zero(1);
+  /// run() of one row that sees one key: validation, waking the workers and waiting for them.
+  double time_least_run(const Schedule& schedule, const OwnedBatch& owned, AttentionArgs args) {
+    const std::vector<std::int64_t> one_indptr{0, 1}, no_indptr{0, 0}, one{1}, none{0};
     BatchView view;
     for (const OwnedSegment& segment : owned.segments) {
-      KvSegment empty;
-      if (!segment.qo_indptr.empty()) empty.qo_indptr = zeros;
-      empty.page_size = segment.page_size;
-      empty.kv_indptr = zeros;
-      empty.kv_len = zero;
-      view.segments.push_back(empty);
+      const bool first = view.segments.empty();
+      KvSegment s;
+      if (!segment.qo_indptr.empty()) s.qo_indptr = one_indptr;
+      s.page_size = segment.page_size;
+      s.kv_indptr = first ? one_indptr : no_indptr;
+      s.kv_len = first ? one : none;
+      view.segments.push_back(s);
     }
-    view.batch.qo_indptr = zeros;
+    view.batch.qo_indptr = one_indptr;
     view.batch.segments = view.segments;
     view.batch.params = owned.variant.plan_params;
     Plan plan(schedule);
     plan.update(view.batch);
-    args.q.shape[0] = 0;
-    args.o.shape[0] = 0;
+    args.q.shape[0] = 1;
+    args.o.shape[0] = 1;
     std::vector<double> times;
     for (int i = 0; i < 21; ++i) {
       const BenchClock::time_point start = BenchClock::now();

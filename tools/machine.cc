@@ -108,17 +108,16 @@ PeakLoop bf16_loop() {
   return nullptr;
 }
 
-double measure_peak(cpu::ThreadPool& pool, PeakLoop loop) {
+double measure_peak(cpu::ThreadPool& pool, PeakLoop loop, int runs) {
   if (loop == nullptr) return 0;
   constexpr std::int64_t kSteps = 2'000'000;  // 24 M instructions a worker: about 5 ms
-  constexpr int kRuns = 7;
   struct alignas(64) Slot {
     float keep = 0;
     double flops = 0;
   };
   std::vector<Slot> slots(static_cast<std::size_t>(pool.num_workers()));
   double best = 0;
-  for (int run = 0; run < kRuns; ++run) {
+  for (int run = 0; run < runs; ++run) {
     const Clock::time_point start = Clock::now();
     pool.parallel([&](int worker) {
       Slot& slot = slots[static_cast<std::size_t>(worker)];
@@ -225,8 +224,8 @@ double ReadStream::bytes_per_second() {
   return static_cast<double>(bytes_) / seconds_since(start);
 }
 
-double measure_f32_flops(cpu::ThreadPool& pool) { return measure_peak(pool, f32_loop()); }
-double measure_bf16_flops(cpu::ThreadPool& pool) { return measure_peak(pool, bf16_loop()); }
+double measure_f32_flops(cpu::ThreadPool& pool, int runs) { return measure_peak(pool, f32_loop(), runs); }
+double measure_bf16_flops(cpu::ThreadPool& pool, int runs) { return measure_peak(pool, bf16_loop(), runs); }
 
 MachineCeilings measure_ceilings(int workers) {
   cpu::ThreadPool pool(workers);

@@ -36,9 +36,9 @@ class ReadStream {
   std::vector<std::uint64_t> sums_;  // one cache line per worker
 };
 
-/// Best of a few runs of some tens of milliseconds each.
-double measure_f32_flops(cpu::ThreadPool& pool);
-double measure_bf16_flops(cpu::ThreadPool& pool);
+/// Best of `runs` runs of some milliseconds each.
+double measure_f32_flops(cpu::ThreadPool& pool, int runs = 7);
+double measure_bf16_flops(cpu::ThreadPool& pool, int runs = 7);
 MachineCeilings measure_ceilings(int workers);
 
 /// What a result file says about where it was measured. Empty or 0 = cannot be read here.

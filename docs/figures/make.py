@@ -102,7 +102,9 @@ def form():
     f.arrow(170, 108, 196, 108)
     f.text(420, 22, "segment 1", bold=True)
     f.note(492, 22, "a group per request")
-    for y, kind, pages in [(58, "a", [("page 5", 4), ("page 0", 2)]), (110, "b", [("page 9", 1)]), (160, "c", [("page 3", 4), ("page 8", 1)])]:
+    for y, kind, pages in [(58, "a", [("page 5", 4), ("page 0", 2)]),
+                           (110, "b", [("page 9", 1)]),
+                           (160, "c", [("page 3", 4), ("page 8", 1)])]:
         for j, (label, used) in enumerate(pages):
             f.page(420 + 62 * j, y, used, 4, kind, label)
         f.arrow(396, y + 11, 416, y + 11)
@@ -173,7 +175,8 @@ def block_table():
     rows = [("A", "a", [4, 0, 6], "10"), ("B", "b", [2], "3"), ("C", "c", [1, 5], "8")]
     for r, (name, kind, ids, length) in enumerate(rows):
         f.text(30, 65 + 30 * r, name)
-        f.cells(60, 48 + 30 * r, [ids[i] if i < len(ids) else "?" for i in range(5)], [kind if i < len(ids) else "off" for i in range(5)], w=40)
+        used = len(ids)
+        f.cells(60, 48 + 30 * r, ids + ["?"] * (5 - used), [kind] * used + ["off"] * (5 - used), w=40)
         f.cells(310, 48 + 30 * r, [length], kind, w=40)
     f.code(310, 28, "seq_lens", size=12)
     f.span(60, 260, 148, "table_stride = 5")
@@ -203,10 +206,11 @@ def strides():
             x += 16 * len(cells) + 14
 
     row(50, "NHD", "page, token, head", [("k: page 0", [k0, k1] * 4), ("page 1", [k0, k1] * 4), ("v: page 0", [v0, v1] * 4)])
-    row(112, "HND", "page, head, token", [("k: page 0", [k0] * 4 + [k1] * 4), ("page 1", [k0] * 4 + [k1] * 4), ("v: page 0", [v0] * 4 + [v1] * 4)])
+    row(112, "HND", "page, head, token",
+        [("k: page 0", [k0] * 4 + [k1] * 4), ("page 1", [k0] * 4 + [k1] * 4), ("v: page 0", [v0] * 4 + [v1] * 4)])
     row(174, "one tensor", "page, k/v, token, head", [("page 0", [k0, k1] * 4 + [v0, v1] * 4), ("page 1", [k0, k1] * 4 + [v0, v1] * 4)])
-    row(236, "layers in a page", "page, layer, k/v, ...", [("page 0: layer 0", [k0, k1] * 2 + [v0, v1] * 2), ("layer 1 (this)", [k0, k1] * 2 + [v0, v1] * 2),
-                                                    ("page 1: layer 0", [off] * 8)])
+    row(236, "layers in a page", "page, layer, k/v, ...",
+        [("page 0: layer 0", [off] * 8), ("layer 1 (this)", [k0, k1] * 2 + [v0, v1] * 2), ("page 1: layer 0", [off] * 8)])
     f.note(20, 312, "A KvPlane holds a pointer and the byte strides of page, token and head; run() sees no other difference.")
     return f
 

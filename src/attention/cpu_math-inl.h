@@ -117,7 +117,18 @@ HWY_INLINE void store_four_sums(VF a, VF b, VF c, VF d, float* out) {
 }
 
 HWY_INLINE float sum_lanes(VF v) { return hn::GetLane(hn::SumOfLanes(df, v)); }
-HWY_INLINE float max_lanes(VF v) { return hn::GetLane(hn::MaxOfLanes(df, v)); }
+/// Not hn::MaxOfLanes: on emulated vectors Highway 1.0.3 starts that from the lowest finite value, so that all -inf gives -3.4e38.
+HWY_INLINE float max_lanes(VF v) {
+#if HWY_TARGET == HWY_EMU128
+  HWY_ALIGN float lanes[kLanes];
+  hn::Store(v, df, lanes);
+  float top = lanes[0];
+  for (int i = 1; i < kLanes; ++i) top = lanes[i] > top ? lanes[i] : top;
+  return top;
+#else
+  return hn::GetLane(hn::MaxOfLanes(df, v));
+#endif
+}
 
 /// Lanes [0, kLanes) of bytes that are 0 or 1, as a mask.
 HWY_INLINE hn::Mask<DF> load_byte_mask(const std::uint8_t* p) {

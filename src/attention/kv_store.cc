@@ -40,7 +40,7 @@ KvPlane make_plane(std::string_view op, const char* name, const TensorView& t, i
   KvPlane plane;
   plane.data = t.data;
   plane.dtype = t.dtype;
-  plane.page_byte_stride = page < 0 ? 0 : stride_bytes(op, name, t, page);
+  plane.page_byte_stride = stride_bytes(op, name, t, page < 0 ? token : page);   // ragged: a page id is the index of its first token
   plane.token_byte_stride = stride_bytes(op, name, t, token);
   plane.head_byte_stride = stride_bytes(op, name, t, head);
   if (t.shape[element] > 1 && t.strides[element] != 1) {

@@ -207,7 +207,7 @@ class WorkChecker {
     check_border("kv_end", item.kv_end, len);
     check_border("full_begin", item.full_begin, item.kv_end);
     check_border("full_end", item.full_end, item.kv_end);
-    if ((item.flags & WorkItem::kChunk) != 0 && item.kv_end > item.kv_begin &&
+    if (schedule_.spec.batch_invariant && item.kv_end > item.kv_begin &&
         item.kv_begin / schedule_.tune.invariant_chunk != (item.kv_end - 1) / schedule_.tune.invariant_chunk) {
       refuse("items[{}].kv_end={}; keys from {} on must stay within a chunk of {}", i, item.kv_end, item.kv_begin, schedule_.tune.invariant_chunk);
     }

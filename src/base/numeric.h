@@ -19,6 +19,12 @@ namespace numeric_detail {
 inline constexpr std::uint32_t kAbsMask = 0x7fffffffU;
 inline constexpr std::uint32_t kInfBits = 0x7f800000U;
 
+/// if_true or if_false by masks: compilers turn a ?: with float arithmetic on one side into a branch and then do not vectorise.
+constexpr std::uint32_t select_bits(bool condition, std::uint32_t if_true, std::uint32_t if_false) {
+  const std::uint32_t mask = 0U - static_cast<std::uint32_t>(condition);
+  return (if_true & mask) | (if_false & ~mask);
+}
+
 /// Rounds |x| (f32 bits without sign, not NaN) to a float of kExp exponent and kMan mantissa bits, as if exponents had no upper end:
 /// the caller compares the code with its format's largest.
 template <int kExp, int kMan>
@@ -32,7 +38,7 @@ constexpr std::uint32_t round_magnitude(std::uint32_t abs_bits) {
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - kMagicBits;
   const std::uint32_t rebiased = abs_bits - (static_cast<std::uint32_t>(127 - kBias) << 23);
   const std::uint32_t normal = (rebiased + ((1U << (kShift - 1)) - 1) + ((rebiased >> kShift) & 1U)) >> kShift;
-  return abs_bits < kMinNormal ? subnormal : normal;
+  return select_bits(abs_bits < kMinNormal, subnormal, normal);
 }
 
 /// The value of a code without sign of such a format; the top exponent is an ordinary one.
@@ -42,7 +48,7 @@ constexpr float expand_magnitude(std::uint32_t code) {
   constexpr std::uint32_t kMinSubnormal = static_cast<std::uint32_t>(127 + 1 - kBias - kMan) << 23;
   const float subnormal = static_cast<float>(static_cast<std::int32_t>(code)) * std::bit_cast<float>(kMinSubnormal);
   const std::uint32_t normal = (code << (23 - kMan)) + (static_cast<std::uint32_t>(127 - kBias) << 23);
-  return std::bit_cast<float>(code < (1U << kMan) ? std::bit_cast<std::uint32_t>(subnormal) : normal);
+  return std::bit_cast<float>(select_bits(code < (1U << kMan), std::bit_cast<std::uint32_t>(subnormal), normal));
 }
 
 constexpr float with_sign(float magnitude, std::uint32_t sign_bit) {
@@ -69,7 +75,7 @@ constexpr float decode_f16(std::uint16_t code) {
   const std::uint32_t quiet = magnitude > 0x7c00U ? 0x00400000U : 0U;
   const std::uint32_t special = numeric_detail::kInfBits | quiet | ((magnitude & 0x3ffU) << 13);
   const std::uint32_t finite = std::bit_cast<std::uint32_t>(numeric_detail::expand_magnitude<5, 10>(magnitude));
-  return std::bit_cast<float>(sign | (magnitude >= 0x7c00U ? special : finite));
+  return std::bit_cast<float>(sign | numeric_detail::select_bits(magnitude >= 0x7c00U, special, finite));
 }
 
 /// Overflow becomes infinity; NaN keeps its sign and upper payload and becomes quiet.
@@ -80,7 +86,7 @@ constexpr std::uint16_t encode_f16(float x) {
   const std::uint32_t nan = 0x7e00U | ((magnitude >> 13) & 0x1ffU);
   const std::uint32_t rounded = numeric_detail::round_magnitude<5, 10>(magnitude);
   const std::uint32_t number = rounded < 0x7c00U ? rounded : 0x7c00U;
-  return static_cast<std::uint16_t>(sign | (magnitude > numeric_detail::kInfBits ? nan : number));
+  return static_cast<std::uint16_t>(sign | numeric_detail::select_bits(magnitude > numeric_detail::kInfBits, nan, number));
 }
 
 // ---------------------------------------------------------------------------------------------------------------- 8-bit
@@ -95,7 +101,7 @@ constexpr float decode_e4m3(std::uint8_t code) {
   const std::uint32_t magnitude = code & 0x7fU;
   const std::uint32_t sign = static_cast<std::uint32_t>(code & 0x80U) << 24;
   const std::uint32_t finite = std::bit_cast<std::uint32_t>(numeric_detail::expand_magnitude<4, 3>(magnitude));
-  return std::bit_cast<float>(sign | (magnitude == 0x7fU ? 0x7fc00000U : finite));
+  return std::bit_cast<float>(sign | numeric_detail::select_bits(magnitude == 0x7fU, 0x7fc00000U, finite));
 }
 
 /// Overflow and infinity saturate to +-448; NaN keeps its sign.
@@ -105,7 +111,7 @@ constexpr std::uint8_t encode_e4m3(float x) {
   const std::uint32_t sign = (b >> 24) & 0x80U;
   const std::uint32_t rounded = numeric_detail::round_magnitude<4, 3>(magnitude);
   const std::uint32_t number = rounded < 0x7eU ? rounded : 0x7eU;
-  return static_cast<std::uint8_t>(sign | (magnitude > numeric_detail::kInfBits ? 0x7fU : number));
+  return static_cast<std::uint8_t>(sign | numeric_detail::select_bits(magnitude > numeric_detail::kInfBits, 0x7fU, number));
 }
 
 /// e5m2 (OCP OFP8): the upper half of an f16, with infinity and NaN.
@@ -118,7 +124,7 @@ constexpr std::uint8_t encode_e5m2(float x) {
   const std::uint32_t sign = (b >> 24) & 0x80U;
   const std::uint32_t rounded = numeric_detail::round_magnitude<5, 2>(magnitude);
   const std::uint32_t number = rounded < 0x7bU ? rounded : 0x7bU;
-  return static_cast<std::uint8_t>(sign | (magnitude > numeric_detail::kInfBits ? 0x7fU : number));
+  return static_cast<std::uint8_t>(sign | numeric_detail::select_bits(magnitude > numeric_detail::kInfBits, 0x7fU, number));
 }
 
 constexpr float decode_i8(std::uint8_t code) { return static_cast<float>(static_cast<std::int8_t>(code)); }
@@ -126,10 +132,12 @@ constexpr float decode_i8(std::uint8_t code) { return static_cast<float>(static_
 /// Saturates to +-127 (-128 is never written, so that the range is symmetric); NaN becomes 0.
 constexpr std::uint8_t encode_i8(float x) {
   constexpr float kMagic = 12582912.0F;  // 1.5 * 2^23: its last place is 1, so the adder rounds to an integer
-  const float clamped = x > kMaxI8 ? kMaxI8 : (x < -kMaxI8 ? -kMaxI8 : x);
+  constexpr std::uint32_t kMaxBits = std::bit_cast<std::uint32_t>(kMaxI8);
+  const std::uint32_t b = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t magnitude = b & numeric_detail::kAbsMask;
+  const float clamped = numeric_detail::with_sign(std::bit_cast<float>(magnitude < kMaxBits ? magnitude : kMaxBits), b & 0x80000000U);
   const std::uint32_t number = std::bit_cast<std::uint32_t>(clamped + kMagic) - std::bit_cast<std::uint32_t>(kMagic);
-  const bool nan = (std::bit_cast<std::uint32_t>(x) & numeric_detail::kAbsMask) > numeric_detail::kInfBits;
-  return static_cast<std::uint8_t>(nan ? 0U : number);
+  return static_cast<std::uint8_t>(numeric_detail::select_bits(magnitude > numeric_detail::kInfBits, 0U, number));
 }
 
 // ---------------------------------------------------------------------------------------------------------------- 4-bit, scales
@@ -145,7 +153,7 @@ constexpr std::uint8_t encode_e2m1(float x) {
   const std::uint32_t magnitude = b & numeric_detail::kAbsMask;
   const std::uint32_t rounded = numeric_detail::round_magnitude<2, 1>(magnitude);
   const std::uint32_t number = ((b >> 28) & 0x8U) | (rounded < 0x7U ? rounded : 0x7U);
-  return static_cast<std::uint8_t>(magnitude > numeric_detail::kInfBits ? 0U : number);
+  return static_cast<std::uint8_t>(numeric_detail::select_bits(magnitude > numeric_detail::kInfBits, 0U, number));
 }
 
 /// e8m0 (OCP MX 1.0): 2^(code - 127), 255 = NaN. Code 0 is the f32 subnormal 2^-127.

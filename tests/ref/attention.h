@@ -76,7 +76,7 @@ inline void rotate(const Rope& rope, int head_dim, std::int64_t pos, double* x) 
 
 /// Maps each element of a head vector through `hook` (absent: nothing happens).
 inline void transform(const Expr& hook, Evaluator& evaluator, Vars vars, int n, double* x) {
-  if (!hook) return;
+  if (hook.node() == nullptr) return;   // `!hook` would build an expression
   double sum = 0;
   for (int d = 0; d < n; ++d) sum += x[d] * x[d];
   vars.f(variant::Var::mean_square) = sum / n;

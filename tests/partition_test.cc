@@ -1,0 +1,114 @@
+// The planner's arithmetic on lines made by hand: everything is taken once and in order, and the capacity is near the least possible.
+#include "abi/partition.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+namespace girih::abi {
+namespace {
+
+/// Strips of tiles of one item each, `blocks` KV blocks of 4 keys.
+struct HandLine {
+  std::vector<LineStrip> strips;
+  std::vector<LineTile> tiles;
+  std::vector<WorkItem> items;
+  bool cut_items = true;
+  std::int64_t total = 0;
+  std::int64_t max_piece = 0;
+
+  void add_strip(std::int32_t copies, const std::vector<std::int32_t>& blocks) {
+    LineStrip strip{};
+    strip.tile_begin = static_cast<std::int32_t>(tiles.size());
+    strip.copies = copies;
+    for (const std::int32_t n : blocks) {
+      WorkItem item{};
+      item.kv_end = n * 4;
+      LineTile tile{.cost = 0, .cost_before = strip.cost, .cost_piece = 5, .cost_step = 3, .item_begin = static_cast<std::int32_t>(items.size()),
+                    .item_end = static_cast<std::int32_t>(items.size()) + 1, .kv_block = 4, .shared = 0};
+      tile.cost = item_cost(tile, item.kv_end);
+      max_piece = std::max<std::int64_t>(max_piece, cut_items ? 8 : tile.cost);
+      strip.cost += tile.cost;
+      items.push_back(item);
+      tiles.push_back(tile);
+    }
+    strip.tile_end = static_cast<std::int32_t>(tiles.size());
+    strips.push_back(strip);
+    total += strip.cost * copies;
+  }
+  Line line() const { return {strips.data(), tiles.data(), items.data(), static_cast<std::int32_t>(strips.size()), cut_items}; }
+};
+
+TEST(Partition, TakesWholeCopiesTilesAndBlocks) {
+  HandLine h;
+  h.add_strip(3, {2, 4});              // costs 11 and 17: 28 a copy
+  const Line line = h.line();
+  LineSpot at = strip_start(line, 0);
+  EXPECT_EQ(take(line, at, 28 + 11 + 8), 28 + 11 + 8);
+  EXPECT_EQ(at.copy, 1);
+  EXPECT_EQ(at.tile, 1);
+  EXPECT_EQ(at.keys_taken, 4);         // a piece and one block
+  EXPECT_EQ(take(line, at, 13), 0 + 5 + 2 * 3);
+  EXPECT_EQ(at.keys_taken, 12);
+  EXPECT_EQ(take(line, at, 7), 0);     // a piece and a block are 8
+  EXPECT_EQ(take(line, at, 100), 8 + 28);
+  EXPECT_EQ(at.strip, 1);
+  EXPECT_EQ(take(line, at, 100), 0);
+}
+
+TEST(Partition, WholeItemsAreNotCut) {
+  HandLine h;
+  h.cut_items = false;
+  h.add_strip(1, {2, 4});
+  const Line line = h.line();
+  LineSpot at = strip_start(line, 0);
+  EXPECT_EQ(take(line, at, 27), 11);
+  EXPECT_EQ(at.tile, 1);
+  EXPECT_EQ(at.keys_taken, 0);
+}
+
+TEST(Partition, EmptyLine) {
+  HandLine h;
+  LineSpot ends[3];
+  std::int64_t costs[3];
+  partition(h.line(), 3, 0, 0, ends, costs);
+  for (int u = 0; u < 3; ++u) {
+    EXPECT_EQ(ends[u].strip, 0);
+    EXPECT_EQ(costs[u], 0);
+  }
+}
+
+TEST(Partition, RandomLinesAreTakenOnceAndBalanced) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 500; ++round) {
+    HandLine h;
+    h.cut_items = round % 2 == 0;
+    const int strips = 1 + static_cast<int>(random() % 20);
+    for (int s = 0; s < strips; ++s) {
+      std::vector<std::int32_t> blocks;
+      for (unsigned t = 0; t <= random() % 5; ++t) blocks.push_back(static_cast<std::int32_t>(random() % 40 * (random() % 8 == 0 ? 20 : 1)));
+      h.add_strip(1 + static_cast<std::int32_t>(random() % 8), blocks);
+    }
+    const int units = 1 + static_cast<int>(random() % 40);
+    std::vector<LineSpot> ends(static_cast<std::size_t>(units));
+    std::vector<std::int64_t> costs(static_cast<std::size_t>(units));
+    partition(h.line(), units, h.total, h.max_piece, ends.data(), costs.data());
+    ASSERT_EQ(ends.back().strip, strips);
+    std::int64_t sum = 0;
+    std::int64_t most = 0;
+    for (const std::int64_t cost : costs) sum += cost, most = std::max(most, cost);
+    // Each cut repeats the fixed cost of a piece and nothing else.
+    EXPECT_GE(sum, h.total);
+    EXPECT_LE(sum, h.total + (h.cut_items ? 5 * (units - 1) : 0));
+    EXPECT_LE(most, h.total / units + 2 * h.max_piece + 2);
+    // The least capacity is within a hundredth: a capacity so much smaller does not take the line.
+    const std::int64_t smaller = most - most / 64 - 2;
+    if (smaller > std::max((h.total + units - 1) / units, h.max_piece)) {
+      EXPECT_FALSE(fill_units(h.line(), units, smaller, ends.data(), costs.data())) << "round " << round;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace girih::abi
