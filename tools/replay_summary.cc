@@ -75,9 +75,14 @@ std::string show_bytes(double bytes) {
 }
 
 std::string show_count(std::int64_t value) {
-  std::string digits = std::to_string(value);
-  for (std::int64_t at = std::ssize(digits) - 3; at > (value < 0 ? 1 : 0); at -= 3) digits.insert(at, ",");
-  return digits;
+  const std::string digits = std::to_string(value);
+  std::string text;
+  for (std::int64_t i = 0; i < std::ssize(digits); ++i) {
+    const std::int64_t left = std::ssize(digits) - i;
+    if (left % 3 == 0 && i > (value < 0 ? 1 : 0)) text += ',';
+    text += digits[i];
+  }
+  return text;
 }
 
 std::string describe_model(const ReplayResult& result) {
