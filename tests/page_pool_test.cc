@@ -46,10 +46,10 @@ TEST(PagePool, SharesAndRetainsPrefixes) {
   EXPECT_EQ(pool.users(first), 2);
   pool.release(second);
   pool.release(first);
-  EXPECT_EQ(pool.used(), 2);        // `first` still has a user
+  EXPECT_EQ(pool.used(), 2);  // `first` still has a user
   pool.release(first);
   EXPECT_EQ(pool.used(), 0);
-  EXPECT_EQ(pool.find(first, 9), second);   // retained
+  EXPECT_EQ(pool.find(first, 9), second);  // retained
 }
 
 TEST(PagePool, EvictsLeavesLeastRecentlyUsedFirst) {
@@ -63,10 +63,10 @@ TEST(PagePool, EvictsLeavesLeastRecentlyUsedFirst) {
   pool.release(a);
   pool.release(b);
   Pages taken;
-  pool.allocate(2, taken);          // one free page, then the oldest leaf: below_a, not its parent
+  pool.allocate(2, taken);  // one free page, then the oldest leaf: below_a, not its parent
   EXPECT_EQ(pool.find(a, 2), PagePool::kNone);
   EXPECT_EQ(pool.find(PagePool::kRoot, 1), a);
-  pool.allocate(1, taken);          // a was used before b
+  pool.allocate(1, taken);  // a was used before b
   EXPECT_EQ(pool.find(PagePool::kRoot, 1), PagePool::kNone);
   EXPECT_EQ(pool.find(PagePool::kRoot, 3), b);
   pool.acquire(b);

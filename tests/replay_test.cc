@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -91,8 +92,8 @@ TEST(ReplayScheduler, ComputesEveryTokenOnceInOrder) {
 }
 
 TEST(ReplayScheduler, QueuesWhenThePoolIsFull) {
-  const std::vector<TraceRequest> requests(5, request(100, 29));   // 128 tokens each
-  Scheduler scheduler({.token_budget = 1000, .max_batch = 5, .num_pages = 20, .page_size = 16}, requests);   // room for two
+  const std::vector<TraceRequest> requests(5, request(100, 29));                                            // 128 tokens each
+  Scheduler scheduler({.token_budget = 1000, .max_batch = 5, .num_pages = 20, .page_size = 16}, requests);  // room for two
   std::int64_t finished = 0;
   while (!scheduler.done()) {
     ASSERT_LE(scheduler.next(kAllArrived).size(), 2U);
@@ -115,9 +116,9 @@ TEST(ReplayScheduler, WaitsForArrivals) {
 TEST(ReplayScheduler, RefusesWhatCannotWork) {
   const std::vector<TraceRequest> plain{request(100, 10)};
   const std::vector<TraceRequest> shared{request(600, 10, {1, 2})};
-  EXPECT_THROW(Scheduler({.num_pages = 6, .page_size = 16}, plain), Error);                          // larger than the pool
-  EXPECT_THROW(Scheduler({.token_budget = 8, .max_batch = 9, .num_pages = 99}, plain), Error);       // no token for each
-  EXPECT_THROW(Scheduler({.num_pages = 99, .page_size = 24}, shared), Error);                        // pages across blocks
+  EXPECT_THROW(Scheduler({.num_pages = 6, .page_size = 16}, plain), Error);                     // larger than the pool
+  EXPECT_THROW(Scheduler({.token_budget = 8, .max_batch = 9, .num_pages = 99}, plain), Error);  // no token for each
+  EXPECT_THROW(Scheduler({.num_pages = 99, .page_size = 24}, shared), Error);                   // pages across blocks
   EXPECT_NO_THROW(Scheduler({.num_pages = 99, .page_size = 24, .sharing = false}, shared));
   EXPECT_NO_THROW(Scheduler({.num_pages = 99, .page_size = 24}, plain));
 }
@@ -141,7 +142,7 @@ TEST(ReplayBatch, CascadeListsEveryKeyOnce) {
         const KvSegment& segment = b.segments[s];
         std::int64_t g = 0;
         while (segment.qo_indptr[g + 1] <= batch.row(static_cast<std::int64_t>(i))) ++g;
-        if (segment.kv_len[g] > 0) ASSERT_EQ(segment.kv_pos[g], keys);
+        ASSERT_TRUE(segment.kv_len[g] == 0 || segment.kv_pos[g] == keys);
         keys += segment.kv_len[g];
         for (std::int64_t p = segment.kv_indptr[g]; p < segment.kv_indptr[g + 1]; ++p) pages.push_back(batch.segment_indices(s)[p]);
       }
@@ -262,7 +263,8 @@ TEST(Replay, ReportIsSelfContained) {
   const ReplaySummary summary = summarise(result, ceilings);
   EXPECT_GT(summary.roofline_fraction, 0);
   const std::string html = report_html(result, summary, ceilings, {});
-  for (const char* outside : {"<script", "http://", "https://", "src=", "<link", "@import", "url("}) EXPECT_EQ(html.find(outside), std::string::npos) << outside;
+  for (const char* outside : {"<script", "http://", "https://", "src=", "<link", "@import", "url("})
+    EXPECT_EQ(html.find(outside), std::string::npos) << outside;
   EXPECT_EQ(html.find("nan"), std::string::npos);
 }
 
@@ -271,7 +273,8 @@ TEST(Replay, PoolSizes) {
   EXPECT_FALSE(parse_pool_size("100").in_bytes);
   EXPECT_EQ(parse_pool_size("2MiB").value, 2 << 20);
   EXPECT_TRUE(parse_pool_size("1GB").in_bytes);
-  for (const char* bad : {"", "k", "-1", "0", "1.5k", "12 MB", "9999999999999999999", "1TB", "99999999999GiB"}) EXPECT_THROW(parse_pool_size(bad), Error) << bad;
+  for (const char* bad : {"", "k", "-1", "0", "1.5k", "12 MB", "9999999999999999999", "1TB", "99999999999GiB"})
+    EXPECT_THROW(parse_pool_size(bad), Error) << bad;
 }
 
 TEST(Replay, Percentiles) {

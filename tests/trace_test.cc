@@ -41,14 +41,16 @@ TEST(TraceCsv, ReadsRequests) {
 }
 
 TEST(TraceCsv, TakesByteOrderMarkCrlfAndNoLastNewline) {
-  const Trace trace = parse_trace("\xEF\xBB\xBFTIMESTAMP,ContextTokens,GeneratedTokens\r\n2024-02-29T00:00:00Z,1,0\r\n2024-03-01 01:00:00+01:00,2,1", "t");
+  const Trace trace =
+      parse_trace("\xEF\xBB\xBFTIMESTAMP,ContextTokens,GeneratedTokens\r\n2024-02-29T00:00:00Z,1,0\r\n2024-03-01 01:00:00+01:00,2,1", "t");
   ASSERT_EQ(trace.requests.size(), 2U);
   EXPECT_EQ(trace.requests[1].arrival, 86400);
   EXPECT_EQ(trace.requests[1].output_length, 1);
 }
 
 TEST(TraceCsv, OrdersByArrival) {
-  const Trace trace = parse_trace(std::string(kHeader) + "2023-11-16 00:00:09,1,1\n2023-11-16 00:00:01,2,1\n2023-11-16 00:00:09,3,1\n\n", "t");
+  const Trace trace =
+      parse_trace(std::string(kHeader) + "2023-11-16 00:00:09,1,1\n2023-11-16 00:00:01,2,1\n2023-11-16 00:00:09,3,1\n\n", "t");
   ASSERT_EQ(trace.requests.size(), 3U);
   EXPECT_EQ(trace.requests[0].input_length, 2);
   EXPECT_EQ(trace.requests[1].input_length, 1);
@@ -89,7 +91,8 @@ TEST(Trace, RefusesWhatIsNoTrace) {
 TEST(TraceJsonl, ReadsRequests) {
   const Trace trace = parse_trace(
       "{\"timestamp\": 3000, \"input_length\": 1025, \"output_length\": 5, \"hash_ids\": [0, 14, 7]}\r\n"
-      "{\"timestamp\": 4500, \"input_length\": 512, \"output_length\": 0, \"hash_ids\": [0]}", "t");
+      "{\"timestamp\": 4500, \"input_length\": 512, \"output_length\": 0, \"hash_ids\": [0]}",
+      "t");
   EXPECT_EQ(trace.format, "mooncake jsonl");
   ASSERT_EQ(trace.requests.size(), 2U);
   EXPECT_EQ(trace.requests[0].hash_ids, (std::vector<std::int64_t>{0, 14, 7}));
@@ -104,12 +107,16 @@ TEST(TraceJsonl, NamesThePlaceOfAnError) {
   expect_refused("{\"timestamp\": 0, \"output_length\": 5, \"hash_ids\": [1]}", "t:1:", "\"input_length\" is missing");
   expect_refused("{\"timestamp\": 0, \"input_length\": 1.5, \"output_length\": 5, \"hash_ids\": []}", "t:1:18: ", "must be an integer");
   expect_refused("{\"timestamp\": 0, \"input_length\": -1, \"output_length\": 5, \"hash_ids\": []}", "t:1:18: ", "-1 is not in");
-  expect_refused("{\"timestamp\": 0, \"input_length\": 18446744073709551615, \"output_length\": 5, \"hash_ids\": []}", "t:1:18: ", "is not in");
-  expect_refused("{\"timestamp\": -1, \"input_length\": 1, \"output_length\": 5, \"hash_ids\": []}", "t:1:2: ", "\"timestamp\" -1 is not in");
+  expect_refused("{\"timestamp\": 0, \"input_length\": 18446744073709551615, \"output_length\": 5, \"hash_ids\": []}",
+                 "t:1:18: ", "is not in");
+  expect_refused("{\"timestamp\": -1, \"input_length\": 1, \"output_length\": 5, \"hash_ids\": []}",
+                 "t:1:2: ", "\"timestamp\" -1 is not in");
   expect_refused("{\"timestamp\": 1e300, \"input_length\": 1, \"output_length\": 5, \"hash_ids\": []}", "t:1:2: ", "is not in");
   expect_refused("{\"timestamp\": \"0\", \"input_length\": 1, \"output_length\": 5, \"hash_ids\": []}", "t:1:2: ", "must be a number");
-  expect_refused("{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 5, \"hash_ids\": [1, 2]}", "t:1:", "2 hash_ids, but 512 tokens are 1 blocks");
-  expect_refused("{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 5, \"hash_ids\": [\"a\"]}", "t:1:", "\"hash_ids\" must be an integer");
+  expect_refused("{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 5, \"hash_ids\": [1, 2]}",
+                 "t:1:", "2 hash_ids, but 512 tokens are 1 blocks");
+  expect_refused("{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 5, \"hash_ids\": [\"a\"]}",
+                 "t:1:", "\"hash_ids\" must be an integer");
   expect_refused("{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 5, \"hash_ids\": 3}", "t:1:", "must be an array");
 }
 
@@ -126,7 +133,8 @@ TEST(BuiltInTrace, FollowsTheQuantiles) {
   }
   std::sort(inputs.begin(), inputs.end());
   EXPECT_NEAR(static_cast<double>(inputs[2000]), 1020, 40);
-  EXPECT_TRUE(std::is_sorted(trace.requests.begin(), trace.requests.end(), [](const auto& a, const auto& b) { return a.arrival < b.arrival; }));
+  EXPECT_TRUE(
+      std::is_sorted(trace.requests.begin(), trace.requests.end(), [](const auto& a, const auto& b) { return a.arrival < b.arrival; }));
   EXPECT_EQ(built_in_trace(10, 7).requests[9].input_length, trace.requests[9].input_length);
   EXPECT_NE(built_in_trace(10, 8).requests[0].input_length, trace.requests[0].input_length);
 }

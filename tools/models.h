@@ -13,16 +13,16 @@ namespace girih::tools {
 
 struct ModelPreset {
   std::string_view name;
-  std::string_view note;                   ///< what is special, for --help
+  std::string_view note;  ///< what is special, for --help
   int num_qo_heads = 32;
   int num_kv_heads = 8;
   int head_dim_qk = 128;
   int head_dim_vo = 128;
-  bool v_is_k = false;                     ///< MLA in absorbed form: one latent head, V is its first head_dim_vo dims
-  double sm_scale = 0;                     ///< 0 = 1 / sqrt(head_dim_qk)
-  std::int64_t windows[2] = {0, 0};        ///< keys visible including self in even and odd layers; 0 = all
-  float soft_cap = 0;                      ///< 0 = none
-  bool sinks = false;                      ///< a learned logit per query head
+  bool v_is_k = false;               ///< MLA in absorbed form: one latent head, V is its first head_dim_vo dims
+  double sm_scale = 0;               ///< 0 = 1 / sqrt(head_dim_qk)
+  std::int64_t windows[2] = {0, 0};  ///< keys visible including self in even and odd layers; 0 = all
+  float soft_cap = 0;                ///< 0 = none
+  bool sinks = false;                ///< a learned logit per query head
 };
 
 std::span<const ModelPreset> model_presets();

@@ -9,12 +9,13 @@ namespace girih::tools {
 
 PagePool::PagePool(std::int64_t num_pages, std::int64_t page_size) : num_pages_(num_pages), page_size_(page_size) {
   free_.reserve(num_pages);
-  for (std::int64_t i = num_pages; i-- > 0;) free_.push_back(static_cast<std::int32_t>(i));   // the lowest id is handed out first
+  for (std::int64_t i = num_pages; i-- > 0;) free_.push_back(static_cast<std::int32_t>(i));  // the lowest id is handed out first
 }
 
 void PagePool::allocate(std::int64_t count, std::vector<std::int32_t>& pages) {
   if (count > available()) {
-    throw Error(Code::out_of_memory, fmt::format("page_pool.allocate: count={} > available={} of {} pages", count, available(), num_pages_));
+    throw Error(Code::out_of_memory,
+                fmt::format("page_pool.allocate: count={} > available={} of {} pages", count, available(), num_pages_));
   }
   while (static_cast<std::int64_t>(free_.size()) < count) evict_one();
   pages.insert(pages.end(), free_.rbegin(), free_.rbegin() + count);

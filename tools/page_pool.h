@@ -16,7 +16,7 @@ namespace girih::tools {
 
 class PagePool {
  public:
-  static constexpr std::int32_t kRoot = -1;   ///< the parent of a first block
+  static constexpr std::int32_t kRoot = -1;  ///< the parent of a first block
   static constexpr std::int32_t kNone = -2;
 
   PagePool(std::int64_t num_pages, std::int64_t page_size);
@@ -62,8 +62,8 @@ class PagePool {
   std::vector<std::int32_t> free_;
   std::vector<Node> nodes_;
   std::vector<std::int32_t> free_nodes_;
-  std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> by_key_;   // (parent, hash) -> node
-  std::set<std::pair<std::int64_t, std::int32_t>> evictable_;              // (last use, node): leaves without users
+  std::map<std::pair<std::int32_t, std::int64_t>, std::int32_t> by_key_;  // (parent, hash) -> node
+  std::set<std::pair<std::int64_t, std::int32_t>> evictable_;             // (last use, node): leaves without users
   std::int64_t unused_node_pages_ = 0;
   std::int64_t clock_ = 0;
 };

@@ -13,13 +13,13 @@
 #include <fmt/format.h>
 
 #include "girih/error.h"
+#include "tools/cli.h"
+#include "tools/machine.h"
+#include "tools/output.h"
 #include "tools/replay_engine.h"
 #include "tools/replay_kv.h"
 #include "tools/replay_summary.h"
 #include "tools/report.h"
-#include "tools/cli.h"
-#include "tools/machine.h"
-#include "tools/output.h"
 #include "tools/trace.h"
 
 namespace girih::tools {
@@ -77,9 +77,9 @@ class ProgressBar {
     const double elapsed = std::chrono::duration<double>(now - start_).count();
     const double left = progress.fraction > 0 ? elapsed * (1 / progress.fraction - 1) : 0;
     const int filled = static_cast<int>(progress.fraction * kWidth);
-    fmt::print(stderr, "\r\x1b[K[{}{}] {:3.0f} %  step {}  {}/{} requests, {} running  {:.0f} tokens/s  {:.0f} s left", std::string(filled, '#'),
-               std::string(kWidth - filled, '.'), 100 * progress.fraction, progress.step, progress.finished, progress.total, progress.running,
-               elapsed > 0 ? static_cast<double>(progress.tokens) / elapsed : 0, left);
+    fmt::print(stderr, "\r\x1b[K[{}{}] {:3.0f} %  step {}  {}/{} requests, {} running  {:.0f} tokens/s  {:.0f} s left",
+               std::string(filled, '#'), std::string(kWidth - filled, '.'), 100 * progress.fraction, progress.step, progress.finished,
+               progress.total, progress.running, elapsed > 0 ? static_cast<double>(progress.tokens) / elapsed : 0, left);
     std::fflush(stderr);
   }
   void clear() {
@@ -102,7 +102,7 @@ struct Command {
   std::string target = "best";
   std::string pool;
   std::string json_file, report_file, results_file, compare_file;
-  std::int64_t max_input = -1, max_output = -1, limit = -1;   // -1: not given
+  std::int64_t max_input = -1, max_output = -1, limit = -1;  // -1: not given
   int workers = 0;
   bool no_sharing = false;
   bool quiet = false;
@@ -127,8 +127,8 @@ std::int64_t pool_tokens(const std::string& text, const ReplayOptions& options) 
   const std::int64_t token_bytes = kv_bytes_per_token(model_spec(options.model, 0, options.kv_dtype)) * options.num_layers;
   const std::int64_t tokens = size.value / token_bytes / options.page_size * options.page_size;
   if (tokens > 0) return tokens;
-  throw Error(Code::invalid_argument, fmt::format("replay: --kv-pool {} is less than one page of {} tokens ({} bytes each over {} layers)", text,
-                                                  options.page_size, token_bytes, options.num_layers));
+  throw Error(Code::invalid_argument, fmt::format("replay: --kv-pool {} is less than one page of {} tokens ({} bytes each over {} layers)",
+                                                  text, options.page_size, token_bytes, options.num_layers));
 }
 
 int Command::run() {
@@ -136,7 +136,8 @@ int Command::run() {
   options.kv_dtype = dtype_from_name(dtype);
   options.sharing = !no_sharing;
   if (bits(options.kv_dtype) == 64 || options.kv_dtype == DType::i32 || options.kv_dtype == DType::u8) {
-    throw Error(Code::invalid_argument, fmt::format("replay: --dtype {} is no KV type; one of f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4", dtype));
+    throw Error(Code::invalid_argument,
+                fmt::format("replay: --dtype {} is no KV type; one of f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4", dtype));
   }
   if (options.page_size < 1 || options.num_layers < 1) {
     throw Error(Code::invalid_argument, "replay: --page-size and --layers must be at least 1");
@@ -165,10 +166,12 @@ int Command::run() {
   if (!results_file.empty()) write_results(results_file, result.settings, result.digests);
   bool agreed = true;
   if (!compare_file.empty()) {
-    const CompareResult compare = compare_results(compare_file, result.settings, result.digests, model_spec(options.model, 0, options.kv_dtype).o_dtype);
+    const CompareResult compare =
+        compare_results(compare_file, result.settings, result.digests, model_spec(options.model, 0, options.kv_dtype).o_dtype);
     agreed = compare.passed();
     fmt::print("  compare         {}: {} requests, {} differ, {} missing; largest relative difference {:.2e} of {:.2e} allowed\n",
-               agreed ? "agrees" : "DIFFERS", compare.compared, compare.different, compare.missing, compare.max_relative, compare.tolerance);
+               agreed ? "agrees" : "DIFFERS", compare.compared, compare.different, compare.missing, compare.max_relative,
+               compare.tolerance);
   }
   if (!report_file.empty()) {
     write_file(report_file, report_html(result, summary, ceilings, machine));
@@ -185,7 +188,8 @@ int Command::run() {
 void add_workload_options(CLI::App& app, Command& command) {
   ReplayOptions& options = command.options;
   app.add_option("trace", command.trace, "Azure CSV or Mooncake JSON lines; not given: the built-in workload")->type_name("FILE");
-  app.add_option("--limit", command.limit, fmt::format("Only the first N requests [built-in: {}]", kBuiltInRequests))->check(CLI::PositiveNumber);
+  app.add_option("--limit", command.limit, fmt::format("Only the first N requests [built-in: {}]", kBuiltInRequests))
+      ->check(CLI::PositiveNumber);
   app.add_option("--max-input", command.max_input, fmt::format("Clip prompts to N tokens; 0 = do not [built-in: {}]", kBuiltInMaxInput))
       ->check(CLI::NonNegativeNumber);
   app.add_option("--max-output", command.max_output, fmt::format("Clip outputs to N tokens; 0 = do not [built-in: {}]", kBuiltInMaxOutput))
@@ -201,22 +205,29 @@ void add_engine_options(CLI::App& app, Command& command) {
   for (const ModelPreset& preset : model_presets()) presets += fmt::format("\n  {} ({})", preset.name, preset.note);
   app.add_option("--model", command.model, presets)->capture_default_str();
   app.add_option("--dtype", command.dtype, "KV type: f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4")->capture_default_str();
-  app.add_option("--layers", options.num_layers, "Attention layers, each with its own pool")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--layers", options.num_layers, "Attention layers, each with its own pool")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--token-budget", options.token_budget, "Query tokens a step")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--max-batch", options.max_batch, "Running requests")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--kv-pool", command.pool,
                  fmt::format("Pool size in tokens a layer (65536, 64k) or bytes over all layers (512MiB, 2GB); not given: what the\n"
-                             "requests need, at most {} tokens", kDefaultPoolTokens));
-  app.add_option("--page-size", options.page_size, "Tokens a page; prefix sharing needs a divisor of 512")->check(CLI::PositiveNumber)->capture_default_str();
+                             "requests need, at most {} tokens",
+                             kDefaultPoolTokens));
+  app.add_option("--page-size", options.page_size, "Tokens a page; prefix sharing needs a divisor of 512")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_flag("--no-sharing", command.no_sharing, "Every request computes and holds its own prefix, one segment");
-  app.add_flag("--batch-invariant", options.batch_invariant, "A row's bits depend on its own request only");
+  app.add_flag("--batch-invariant", options.batch_invariant,
+               "A row's bits depend on its own request only; shared prefixes are then not read as a cascade");
   app.add_option("--workers", command.workers, "CPU workers; 0 = all CPUs")->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_option("--target", command.target, "SIMD target: best, scalar, avx2, avx3, neon")->capture_default_str();
 }
 
 void add_output_options(CLI::App& app, Command& command) {
   ReplayOptions& options = command.options;
-  app.add_option("--verify", options.verify, "Recompute N random rows in double precision; exit code 1 beyond tolerance")->check(CLI::NonNegativeNumber);
+  app.add_option("--verify", options.verify, "Recompute N random rows in double precision; exit code 1 beyond tolerance")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--results", command.results_file, "Write a digest of each finished request's outputs");
   app.add_option("--compare", command.compare_file, "Compare with digests of --results; exit code 1 beyond tolerance");
   app.add_option("--json", command.json_file, "Write all figures and steps as JSON");
@@ -234,9 +245,9 @@ PoolSize parse_pool_size(const std::string& text) {
     bool in_bytes;
   };
   static constexpr Suffix kSuffixes[] = {
-      {"", 1, false},           {"k", 1024, false},       {"K", 1024, false},       {"M", 1 << 20, false},  {"B", 1, true},
-      {"kB", 1000, true},       {"MB", 1000000, true},    {"GB", 1000000000, true}, {"KiB", 1 << 10, true}, {"MiB", 1 << 20, true},
-      {"GiB", 1 << 30, true},
+      {"", 1, false},         {"k", 1024, false},     {"K", 1024, false},     {"M", 1 << 20, false},
+      {"B", 1, true},         {"kB", 1000, true},     {"MB", 1000000, true},  {"GB", 1000000000, true},
+      {"KiB", 1 << 10, true}, {"MiB", 1 << 20, true}, {"GiB", 1 << 30, true},
   };
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

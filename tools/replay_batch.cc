@@ -83,8 +83,7 @@ void StepBatch::build(std::span<const StepEntry> entries, std::int64_t page_size
   }
   const std::int64_t count = std::ssize(entries);
   ranges_.assign(1, {0, count, 0});
-  for (std::int64_t i = 0; cascade && i < kMaxSharedLevels && add_shared_level(entries); ++i) {
-  }
+  for (std::int64_t i = 0; cascade && i < kMaxSharedLevels && add_shared_level(entries); ++i) {}
   Level& own = start_level();
   for (const Range& range : ranges_) {
     for (std::int64_t i = range.begin; i < range.end; ++i) {

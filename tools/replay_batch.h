@@ -37,12 +37,12 @@ class StepBatch {
  private:
   struct Level {
     std::vector<std::int64_t> qo_indptr, kv_indptr, kv_len, kv_pos;
-    std::vector<std::int64_t> first_q_pos;   // of the group: the lowest position of its query rows
+    std::vector<std::int64_t> first_q_pos;  // of the group: the lowest position of its query rows
     std::vector<std::int32_t> kv_indices;
   };
   struct Range {
-    std::int64_t begin, end;                 // entries
-    std::int64_t depth;                      // prefix blocks that upper levels cover
+    std::int64_t begin, end;  // entries
+    std::int64_t depth;       // prefix blocks that upper levels cover
   };
 
   Level& start_level();

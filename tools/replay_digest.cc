@@ -63,11 +63,11 @@ CompareResult compare_results(const std::string& path, const std::string& settin
     throw Error(Code::io, path + ": not a file written by girih replay --results");
   }
   if (other_settings != settings) {
-    throw Error(Code::invalid_argument, fmt::format("replay: --compare {}: results of \"{}\" cannot be compared with \"{}\"", path,
-                                                    other_settings, settings));
+    throw Error(Code::invalid_argument,
+                fmt::format("replay: --compare {}: results of \"{}\" cannot be compared with \"{}\"", path, other_settings, settings));
   }
   // Terms differ by the rounding of the output and, in half types, of the weights: independent, so their sum grows as the root of squares.
-  CompareResult result{.tolerance = o_dtype == DType::f32 ? 0x1.0p-13 : 0x1.0p-6};
+  CompareResult result{.tolerance = o_dtype == DType::f32 ? 0x1.0p-13 : 0x1.0p-9};
   for (const auto& [request, digest] : digests) {
     const auto it = other.find(request);
     if (it == other.end()) {

@@ -15,7 +15,7 @@ namespace girih::tools {
 
 struct Digest {
   double sum = 0;
-  double squares = 0;                      ///< of the summed terms: the scale that a difference is measured against
+  double squares = 0;  ///< of the summed terms: the scale that a difference is measured against
 };
 
 class DigestTable {
@@ -41,9 +41,9 @@ void write_results(const std::string& path, const std::string& settings, const s
 
 struct CompareResult {
   std::int64_t compared = 0;
-  std::int64_t missing = 0;                ///< in one of the two only
+  std::int64_t missing = 0;  ///< in one of the two only
   std::int64_t different = 0;
-  double max_relative = 0;                 ///< largest |difference| / sqrt(squares)
+  double max_relative = 0;  ///< largest |difference| / sqrt(squares)
   double tolerance = 0;
   bool passed() const { return different == 0 && missing == 0; }
 };

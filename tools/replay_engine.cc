@@ -79,6 +79,7 @@ class Replayer {
   void account(StepRecord& record);
   void keep_picture(const StepRecord& record);
   void finish_step(const StepRecord& record);
+  bool cascade() const { return options_.sharing && !options_.batch_invariant; }
   bool stopped() const { return hooks_.stop != nullptr && hooks_.stop->load(); }
   std::int64_t row_bytes(int heads, int dim) const { return bytes(rows_.dtype(), static_cast<std::int64_t>(heads) * dim); }
 
@@ -89,7 +90,7 @@ class Replayer {
   RandomRows rows_;
   std::vector<float> sinks_;
   std::vector<Kind> kinds_;
-  AttentionSpec spec_;                     // of the first kind: shapes and types are those of all
+  AttentionSpec spec_;  // of the first kind: shapes and types are those of all
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<LayerPool> pools_;
   std::unique_ptr<Verifier> verifier_;
@@ -101,7 +102,7 @@ class Replayer {
   std::mt19937_64 random_;
   std::int64_t total_tokens_ = 0;
   std::int64_t computed_tokens_ = 0;
-  double clock_ = 0;                       // seconds of attention so far
+  double clock_ = 0;  // seconds of attention so far
   double longest_ = -1;
   Clock::time_point start_;
 };
@@ -129,7 +130,7 @@ Replayer::Replayer(const Context& context, const Trace& trace, const ReplayOptio
                                                             .sharing = options.sharing},
                                            result_.requests);
   AttentionLimits limits{.max_tokens = options.token_budget, .max_requests = options.max_batch};
-  limits.max_segments = options.sharing ? kMaxSharedLevels + 1 : 1;
+  limits.max_segments = cascade() ? kMaxSharedLevels + 1 : 1;
   for (const TraceRequest& request : result_.requests) {
     total_tokens_ += kv_tokens(request);
     limits.max_kv_len = std::max(limits.max_kv_len, kv_tokens(request));
@@ -257,7 +258,8 @@ void Replayer::check_layer(int layer, std::vector<VerifySample>& samples) {
   if (!digests_) return;
   const std::byte* o = o_.data();
   for (const StepEntry& entry : entries_) {
-    for (std::int64_t position = entry.begin; position < entry.kv_len(); ++position, o += row_bytes(spec_.num_qo_heads, spec_.head_dim_vo)) {
+    for (std::int64_t position = entry.begin; position < entry.kv_len();
+         ++position, o += row_bytes(spec_.num_qo_heads, spec_.head_dim_vo)) {
       if (DigestTable::counts(*entry.running->request, position)) digests_->add(entry.running->index, position, layer, o);
     }
   }
@@ -279,7 +281,8 @@ void Replayer::account(StepRecord& record) {
     record.flat_keys += batch_.flat_keys(kind.window);
     record.read_keys += read;
     record.bytes += static_cast<double>(read) * static_cast<double>(result_.kv_token_bytes) + io_bytes;
-    record.flops += 2.0 * static_cast<double>(batch_.visible_pairs(kind.window)) * spec_.num_qo_heads * (spec_.head_dim_qk + spec_.head_dim_vo);
+    record.flops +=
+        2.0 * static_cast<double>(batch_.visible_pairs(kind.window)) * spec_.num_qo_heads * (spec_.head_dim_qk + spec_.head_dim_vo);
   }
   for (const Kind& kind : kinds_) {
     const PlanInfo& info = kind.plan.info();
@@ -341,7 +344,7 @@ bool Replayer::step() {
   entries_ = scheduler_->next(options_.real_time ? seconds_since(start_) : std::numeric_limits<double>::infinity());
   if (entries_.empty()) return false;
   StepRecord record;
-  batch_.build(entries_, options_.page_size, options_.sharing);
+  batch_.build(entries_, options_.page_size, cascade());
   const Clock::time_point plan_start = Clock::now();
   for (Kind& kind : kinds_) kind.plan.update(batch_.batch());
   record.plan_seconds = seconds_since(plan_start);

@@ -26,17 +26,18 @@ struct ReplayOptions {
   std::int64_t page_size = 16;
   std::int64_t token_budget = 2048;
   std::int64_t max_batch = 64;
-  std::int64_t pool_tokens = 0;            ///< per layer; rounded up to pages; 0 = what the requests need, at most kDefaultPoolTokens
-  std::int64_t limit = 0;                  ///< first requests of the trace; 0 = all
-  std::int64_t max_input = 0;              ///< longer prompts are cut; 0 = none
+  std::int64_t pool_tokens = 0;  ///< per layer; rounded up to pages; 0 = what the requests need, at most kDefaultPoolTokens
+  std::int64_t limit = 0;        ///< first requests of the trace; 0 = all
+  std::int64_t max_input = 0;    ///< longer prompts are cut; 0 = none
   std::int64_t max_output = 0;
-  std::int64_t max_steps = 0;              ///< 0 = until every request is complete
+  std::int64_t max_steps = 0;  ///< 0 = until every request is complete
   bool sharing = true;
-  bool real_time = false;                  ///< requests arrive at their timestamps
-  bool batch_invariant = false;
-  std::int64_t verify = 0;                 ///< samples
+  bool real_time = false;        ///< requests arrive at their timestamps
+  bool batch_invariant = false;  ///< prefixes are shared in the pool, but read as one segment: cascade levels would have to meet
+                                 ///< where only the spec may cut
+  std::int64_t verify = 0;       ///< samples
   bool digests = false;
-  std::int64_t picture_step = -1;          ///< whose work is kept for the report; -1 = the step that took longest
+  std::int64_t picture_step = -1;  ///< whose work is kept for the report; -1 = the step that took longest
   std::uint64_t seed = 1;
 };
 inline constexpr std::int64_t kDefaultPoolTokens = 131072;
@@ -46,13 +47,13 @@ struct StepRecord {
   std::int64_t prefill_requests = 0, decode_requests = 0;
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
   std::int64_t segments = 0;
-  std::int64_t flat_keys = 0;              ///< keys that requests see, over all layers
-  std::int64_t read_keys = 0;              ///< keys read when a shared prefix is read once
-  std::int64_t pool_pages = 0;             ///< in use
-  std::int64_t logical_kv_tokens = 0;      ///< KV tokens of the batch, each request counting its own
-  double bytes = 0;                        ///< KV, Q and O that attention must move
+  std::int64_t flat_keys = 0;          ///< keys that requests see, over all layers
+  std::int64_t read_keys = 0;          ///< keys read when a shared prefix is read once
+  std::int64_t pool_pages = 0;         ///< in use
+  std::int64_t logical_kv_tokens = 0;  ///< KV tokens of the batch, each request counting its own
+  double bytes = 0;                    ///< KV, Q and O that attention must move
   double flops = 0;
-  double balance = 1;                      ///< largest unit cost over the mean
+  double balance = 1;  ///< largest unit cost over the mean
   double seconds() const { return append_seconds + plan_seconds + run_seconds; }
 };
 
@@ -70,38 +71,38 @@ struct WorkPicture {
 struct ReplayResult {
   std::string source, format;
   ReplayOptions options{};
-  std::vector<TraceRequest> requests;      ///< as replayed: limited and clipped
+  std::vector<TraceRequest> requests;  ///< as replayed: limited and clipped
   std::string schedule_key;
   int num_units = 0;
   std::int64_t num_pages = 0;
-  std::int64_t pool_bytes = 0;             ///< all layers
+  std::int64_t pool_bytes = 0;  ///< all layers
   std::int64_t workspace_bytes = 0;
-  std::int64_t kv_token_bytes = 0;         ///< of one token in one layer
+  std::int64_t kv_token_bytes = 0;  ///< of one token in one layer
   std::vector<StepRecord> steps;
-  std::vector<double> token_gaps;          ///< seconds between a request's tokens
+  std::vector<double> token_gaps;  ///< seconds between a request's tokens
   std::int64_t finished_requests = 0;
-  std::int64_t shared_tokens = 0;          ///< prompt tokens taken over instead of computed
-  std::int64_t prompt_tokens = 0;          ///< of the requests begun
+  std::int64_t shared_tokens = 0;  ///< prompt tokens taken over instead of computed
+  std::int64_t prompt_tokens = 0;  ///< of the requests begun
   std::int64_t peak_pool_pages = 0;
   std::int64_t peak_logical_kv_tokens = 0;
-  double wall_seconds = 0;                 ///< all included
+  double wall_seconds = 0;  ///< all included
   bool interrupted = false;
   WorkPicture picture;
   VerifyResult verify;
   std::map<std::int64_t, Digest> digests;
-  std::string settings;                    ///< what results must agree on to be compared
+  std::string settings;  ///< what results must agree on to be compared
 };
 
 struct ReplayProgress {
   std::int64_t step = 0;
-  double fraction = 0;                     ///< of all tokens
-  std::int64_t tokens = 0;                 ///< computed so far
+  double fraction = 0;      ///< of all tokens
+  std::int64_t tokens = 0;  ///< computed so far
   std::int64_t running = 0, finished = 0, total = 0;
 };
 
 struct ReplayHooks {
   std::function<void(const ReplayProgress&)> on_step{};
-  const std::atomic<bool>* stop = nullptr; ///< once true, the replay ends after the current step
+  const std::atomic<bool>* stop = nullptr;  ///< once true, the replay ends after the current step
 };
 
 /// Pages of the pool of each layer: `pool_tokens`, or what the requests need within kDefaultPoolTokens, and at least the largest request.

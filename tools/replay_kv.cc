@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kTableSize = std::int64_t{1} << 20;
-constexpr float kFp8Scale = 1.0F / 32;     // anything that is not 1, so that a forgotten scale shows; 32 * the largest number fits e4m3
+constexpr float kFp8Scale = 1.0F / 32;  // anything that is not 1, so that a forgotten scale shows; 32 * the largest number fits e4m3
 
 /// splitmix64's finalizer (Steele, Lea, Flood 2014).
 std::uint64_t mix(std::uint64_t x) {
@@ -88,8 +88,7 @@ void store_element(void* data, DType dtype, std::int64_t index, float value) {
   std::memcpy(base + index * 2, &half, 2);
 }
 
-RandomRows::RandomRows(DType dtype, std::uint64_t seed)
-    : dtype_(dtype), seed_(mix(seed)), table_(bytes(dtype, kTableSize + kMaxWidth)) {
+RandomRows::RandomRows(DType dtype, std::uint64_t seed) : dtype_(dtype), seed_(mix(seed)), table_(bytes(dtype, kTableSize + kMaxWidth)) {
   std::mt19937_64 random(seed);
   const auto uniform = [&random] { return static_cast<double>(random() >> 11) * 0x1.0p-53; };
   // The sum of four uniform numbers, centred: near to normal, variance 1, bounded by sqrt(12).
@@ -139,8 +138,8 @@ LayerPool::LayerPool(const AttentionSpec& spec, std::int64_t num_pages, std::int
   store_.page_size = page_size;
   store_.num_pages = num_pages;
   store_.k = make_plane(spec.k_dtype, spec.k_scale, spec.num_kv_heads, spec.head_dim_qk, num_pages, page_size, k_data_, k_scales_);
-  store_.v = spec.v_is_k ? store_.k
-                         : make_plane(spec.v_dtype, spec.v_scale, spec.num_kv_heads, spec.head_dim_vo, num_pages, page_size, v_data_, v_scales_);
+  if (spec.v_is_k) return;
+  store_.v = make_plane(spec.v_dtype, spec.v_scale, spec.num_kv_heads, spec.head_dim_vo, num_pages, page_size, v_data_, v_scales_);
 }
 
 double LayerPool::read(const KvPlane& plane, std::int64_t page, std::int64_t token, int head, int dim) {

@@ -63,7 +63,9 @@ class LayerPool {
   const KvStore& store() const { return store_; }
   /// One element of K or V as the pool holds it, scale included.
   double k(std::int64_t page, std::int64_t token, int head, int dim) const { return read(store_.k, page, token, head, dim); }
-  double v(std::int64_t page, std::int64_t token, int head, int dim) const { return read(store_.v, page, token, head, dim); }
+  double v(std::int64_t page, std::int64_t token, int head, int dim) const {
+    return read(store_.v.data != nullptr ? store_.v : store_.k, page, token, head, dim);
+  }
 
  private:
   KvPlane make_plane(DType dtype, ScaleGranularity granularity, int num_heads, int dim, std::int64_t num_pages, std::int64_t page_size,

@@ -30,8 +30,10 @@ void validate(const SchedulerOptions& options, std::span<const TraceRequest> req
     }
   }
   if (options.sharing && has_prefixes && kPrefixBlock % options.page_size != 0) {
-    refuse(fmt::format("--page-size {} does not divide the trace's prefix blocks of {} tokens, so they cannot be shared; choose a divisor or "
-                       "give --no-sharing", options.page_size, kPrefixBlock));
+    refuse(
+        fmt::format("--page-size {} does not divide the trace's prefix blocks of {} tokens, so they cannot be shared; choose a divisor or "
+                    "give --no-sharing",
+                    options.page_size, kPrefixBlock));
   }
 }
 
@@ -111,7 +113,8 @@ std::span<const StepEntry> Scheduler::next(double now) {
     prefill(*running_.back());
   }
   // Neighbours share the longest prefixes, so that every shared prefix is one group of adjacent query rows.
-  std::stable_sort(entries_.begin(), entries_.end(), [](const StepEntry& a, const StepEntry& b) { return a.running->path < b.running->path; });
+  std::stable_sort(entries_.begin(), entries_.end(),
+                   [](const StepEntry& a, const StepEntry& b) { return a.running->path < b.running->path; });
   return entries_;
 }
 

@@ -18,11 +18,11 @@
 namespace girih::tools {
 
 struct SchedulerOptions {
-  std::int64_t token_budget = 2048;        ///< query tokens a step; at least max_batch
-  std::int64_t max_batch = 64;             ///< running requests
+  std::int64_t token_budget = 2048;  ///< query tokens a step; at least max_batch
+  std::int64_t max_batch = 64;       ///< running requests
   std::int64_t num_pages = 0;
   std::int64_t page_size = 16;
-  bool sharing = true;                     ///< needs a page_size that divides kPrefixBlock where the trace has hash_ids
+  bool sharing = true;  ///< needs a page_size that divides kPrefixBlock where the trace has hash_ids
 };
 
 /// Tokens whose keys and values a request leaves in the pool: the last generated token is not fed back.
@@ -31,13 +31,13 @@ constexpr std::int64_t kv_tokens(const TraceRequest& request) {
 }
 
 struct RunningRequest {
-  std::int64_t index = 0;                  ///< in the trace
+  std::int64_t index = 0;  ///< in the trace
   const TraceRequest* request = nullptr;
-  std::int64_t computed = 0;               ///< tokens whose keys and values the pool holds
-  std::int64_t promised_pages = 0;         ///< not yet allocated
-  double last_token_time = -1;             ///< for the engine: when its last output token was ready
-  std::vector<std::int32_t> path;          ///< prefix nodes, kPrefixBlock tokens each
-  std::vector<std::int32_t> pages;         ///< in order of position; those of the path come first
+  std::int64_t computed = 0;        ///< tokens whose keys and values the pool holds
+  std::int64_t promised_pages = 0;  ///< not yet allocated
+  double last_token_time = -1;      ///< for the engine: when its last output token was ready
+  std::vector<std::int32_t> path;   ///< prefix nodes, kPrefixBlock tokens each
+  std::vector<std::int32_t> pages;  ///< in order of position; those of the path come first
 };
 
 /// Query tokens [begin, begin + count) of one request; their keys and values are appended in the same step.
@@ -65,7 +65,7 @@ class Scheduler {
 
   double next_arrival() const { return next_ < std::ssize(requests_) ? requests_[next_].arrival : 0; }
   std::int64_t num_running() const { return std::ssize(running_); }
-  std::int64_t shared_tokens() const { return shared_tokens_; }       ///< prompt tokens taken over instead of computed, so far
+  std::int64_t shared_tokens() const { return shared_tokens_; }  ///< prompt tokens taken over instead of computed, so far
   const PagePool& pool() const { return pool_; }
 
  private:
@@ -79,10 +79,10 @@ class Scheduler {
   std::span<const TraceRequest> requests_;
   PagePool pool_;
   std::int64_t pages_per_block_;
-  std::int64_t next_ = 0;                  // the next request to admit
-  std::int64_t promised_pages_ = 0;        // of all running requests
+  std::int64_t next_ = 0;            // the next request to admit
+  std::int64_t promised_pages_ = 0;  // of all running requests
   std::int64_t shared_tokens_ = 0;
-  std::vector<std::unique_ptr<RunningRequest>> running_;   // in order of admission
+  std::vector<std::unique_ptr<RunningRequest>> running_;  // in order of admission
   std::vector<StepEntry> entries_;
   std::vector<std::int64_t> finished_;
 };

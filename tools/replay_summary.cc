@@ -75,23 +75,28 @@ std::string show_bytes(double bytes) {
 }
 
 std::string show_count(std::int64_t value) {
-  std::string digits = std::to_string(value);
-  for (std::int64_t at = std::ssize(digits) - 3; at > (value < 0 ? 1 : 0); at -= 3) digits.insert(at, ",");
-  return digits;
+  const std::string digits = std::to_string(value);
+  std::string text;
+  for (std::int64_t i = 0; i < std::ssize(digits); ++i) {
+    const std::int64_t left = std::ssize(digits) - i;
+    if (left % 3 == 0 && i > (value < 0 ? 1 : 0)) text += ',';
+    text += digits[i];
+  }
+  return text;
 }
 
 std::string describe_model(const ReplayResult& result) {
   const ReplayOptions& o = result.options;
   const std::string dims = o.model.head_dim_qk == o.model.head_dim_vo ? std::to_string(o.model.head_dim_qk)
-                                                                       : fmt::format("{}/{}", o.model.head_dim_qk, o.model.head_dim_vo);
+                                                                      : fmt::format("{}/{}", o.model.head_dim_qk, o.model.head_dim_vo);
   return fmt::format("{} ({}/{} heads of {}), {} layer{}, KV {}, pages of {}, pool of {} tokens ({})", o.model.name, o.model.num_qo_heads,
                      o.model.num_kv_heads, dims, o.num_layers, o.num_layers == 1 ? "" : "s", name(o.kv_dtype), o.page_size,
                      show_count(result.num_pages * o.page_size), show_bytes(static_cast<double>(result.pool_bytes)));
 }
 
 std::string describe_run(const ReplayResult& result) {
-  return fmt::format("{} ({}): {} of {} requests finished in {} steps{}", result.source, result.format, show_count(result.finished_requests),
-                     show_count(std::ssize(result.requests)), show_count(std::ssize(result.steps)),
+  return fmt::format("{} ({}): {} of {} requests finished in {} steps{}", result.source, result.format,
+                     show_count(result.finished_requests), show_count(std::ssize(result.requests)), show_count(std::ssize(result.steps)),
                      result.interrupted ? ", interrupted" : "");
 }
 
@@ -106,15 +111,19 @@ double percent(double part, double whole) { return whole > 0 ? 100 * part / whol
 
 std::string sharing_text(const ReplayResult& result, const ReplaySummary& s) {
   if (!result.options.sharing) return "  sharing         off\n";
+  if (std::ranges::all_of(result.requests, [](const TraceRequest& r) { return r.hash_ids.empty(); })) {
+    return "  sharing         none: the trace names no prefixes\n";
+  }
   const std::int64_t peak_stored = result.peak_pool_pages * result.options.page_size;
   return fmt::format(
       "  sharing         {} of {} prompt tokens taken over instead of computed ({:.1f} %)\n"
-      "                  KV read {} of {} keys ({:.1f} % saved: shared prefixes are read once a group)\n"
+      "                  KV read {} of {} keys ({:.1f} % saved{})\n"
       "                  KV held at the peak: {} tokens stored, {} as the largest batch sees them\n",
       show_count(result.shared_tokens), show_count(result.prompt_tokens),
       percent(static_cast<double>(result.shared_tokens), static_cast<double>(result.prompt_tokens)), show_count(s.read_keys),
       show_count(s.flat_keys), percent(static_cast<double>(s.flat_keys - s.read_keys), static_cast<double>(s.flat_keys)),
-      show_count(peak_stored), show_count(result.peak_logical_kv_tokens));
+      result.options.batch_invariant ? ": batch invariant, no cascade" : ": shared prefixes are read once a group", show_count(peak_stored),
+      show_count(result.peak_logical_kv_tokens));
 }
 
 std::string verify_text(const VerifyResult& v) {
@@ -134,7 +143,8 @@ std::string summary_text(const ReplayResult& result, const ReplaySummary& s, con
   text += fmt::format("attention only: append, plan and run, without weights, sampling or the making of data\n\n");
   text += fmt::format("  throughput      prefill {:>9.0f} tokens/s   decode {:>7.0f} tokens/s   over {} of attention\n", s.prefill_rate,
                       s.decode_rate, show_seconds(s.attention_seconds));
-  text += fmt::format("  tokens          prefill {:>9}            decode {:>7}\n", show_count(s.prefill_tokens), show_count(s.decode_tokens));
+  text +=
+      fmt::format("  tokens          prefill {:>9}            decode {:>7}\n", show_count(s.prefill_tokens), show_count(s.decode_tokens));
   text += fmt::format("  step            {}\n", percentile_line(s.step_seconds));
   text += fmt::format("  decode step     {}\n", percentile_line(s.decode_step_seconds));
   text += fmt::format("  between tokens  {}\n", percentile_line(s.token_gap_seconds));
@@ -144,7 +154,8 @@ std::string summary_text(const ReplayResult& result, const ReplaySummary& s, con
   text += fmt::format("  bandwidth       {:.2f} GB/s of {:.2f} measured reading memory\n", s.bytes_per_second / 1e9,
                       ceilings.read_bytes_per_second / 1e9);
   text += fmt::format("  arithmetic      {:.1f} GFLOP/s of {:.1f} measured\n", s.flops_per_second / 1e9, s.peak_flops / 1e9);
-  text += fmt::format("  roofline        {:.0f} % (each step's bound by memory or arithmetic, over the time of run)\n", 100 * s.roofline_fraction);
+  text += fmt::format("  roofline        {:.0f} % (each step's bound by memory or arithmetic, over the time of run)\n",
+                      100 * s.roofline_fraction);
   text += fmt::format("  balance         largest unit {:.3f} of the mean, worst step {:.3f}, {} units\n", s.mean_balance, s.worst_balance,
                       result.num_units);
   text += sharing_text(result, s);
@@ -154,9 +165,7 @@ std::string summary_text(const ReplayResult& result, const ReplaySummary& s, con
 
 namespace {
 
-nlohmann::ordered_json percentiles_json(const Percentiles& p) {
-  return {{"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}, {"max", p.max}};
-}
+nlohmann::ordered_json percentiles_json(const Percentiles& p) { return {{"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}, {"max", p.max}}; }
 
 nlohmann::ordered_json steps_json(const ReplayResult& result) {
   nlohmann::ordered_json steps = nlohmann::ordered_json::array();
@@ -240,8 +249,13 @@ nlohmann::ordered_json summary_json(const ReplayResult& result, const ReplaySumm
                     {"decode_step_seconds", percentiles_json(s.decode_step_seconds)},
                     {"token_gap_seconds", percentiles_json(s.token_gap_seconds)},
                     {"plan_seconds", percentiles_json(s.plan_seconds_per_step)}};
-  json["verify"] = {{"requested", v.requested}, {"checked", v.checked},           {"failed", v.failed},     {"max_error", v.max_error},
-                    {"max_lse_error", v.max_lse_error}, {"max_ratio", v.max_ratio}, {"max_stored_ratio", v.max_stored_ratio},
+  json["verify"] = {{"requested", v.requested},
+                    {"checked", v.checked},
+                    {"failed", v.failed},
+                    {"max_error", v.max_error},
+                    {"max_lse_error", v.max_lse_error},
+                    {"max_ratio", v.max_ratio},
+                    {"max_stored_ratio", v.max_stored_ratio},
                     {"worst", v.worst}};
   json["steps"] = steps_json(result);
   return json;

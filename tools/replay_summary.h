@@ -7,8 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tools/replay_engine.h"
 #include "tools/machine.h"
+#include "tools/replay_engine.h"
 
 namespace girih::tools {
 
@@ -19,15 +19,15 @@ struct Percentiles {
 Percentiles percentiles(std::vector<double> values);
 
 struct ReplaySummary {
-  double attention_seconds = 0;            ///< append + plan + run of all steps
+  double attention_seconds = 0;  ///< append + plan + run of all steps
   double append_seconds = 0, plan_seconds = 0, run_seconds = 0;
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
-  double prefill_rate = 0, decode_rate = 0;   ///< tokens per second of attention
+  double prefill_rate = 0, decode_rate = 0;  ///< tokens per second of attention
   Percentiles step_seconds, decode_step_seconds, token_gap_seconds, plan_seconds_per_step;
-  double bytes_per_second = 0, flops_per_second = 0;   ///< of run
-  double peak_flops = 0;                   ///< the ceiling that applies to the types in use
-  double roofline_fraction = 0;            ///< sum over steps of max(bytes / ceiling, flops / ceiling), over run time
-  double mean_balance = 1, worst_balance = 1;   ///< largest unit cost over the mean, weighted by run time
+  double bytes_per_second = 0, flops_per_second = 0;  ///< of run
+  double peak_flops = 0;                              ///< the ceiling that applies to the types in use
+  double roofline_fraction = 0;                       ///< sum over steps of max(bytes / ceiling, flops / ceiling), over run time
+  double mean_balance = 1, worst_balance = 1;         ///< largest unit cost over the mean, weighted by run time
   std::int64_t flat_keys = 0, read_keys = 0;
 };
 ReplaySummary summarise(const ReplayResult& result, const MachineCeilings& ceilings);

@@ -15,7 +15,7 @@ double half_ulp(DType dtype) {
   switch (dtype) {
     case DType::f32: return 0x1.0p-24;
     case DType::f16: return 0x1.0p-11;
-    default: return 0x1.0p-8;   // bf16: 8 bits of precision, so 2^-9; doubled for the rounding of the reference's neighbour
+    default: return 0x1.0p-8;  // bf16: 8 bits of precision, so 2^-9; doubled for the rounding of the reference's neighbour
   }
 }
 
@@ -26,18 +26,18 @@ struct StoredTolerance {
 };
 StoredTolerance stored_tolerance(DType dtype) {
   switch (dtype) {
-    case DType::e4m3: return {0x1.0p-4, 0x1.0p-10};      // 3 + 1 bits; the second is for subnormals at the tensor's scale
+    case DType::e4m3: return {0x1.0p-4, 0x1.0p-10};  // 3 + 1 bits; the second is for subnormals at the tensor's scale
     case DType::e5m2: return {0x1.0p-3, 0x1.0p-10};
     case DType::i8: return {0, 0.51 / 127};
-    case DType::nvfp4: return {0, 0.27};                 // half the gap from 4 to 6 over 6, and the rounding of the scale
-    case DType::mxfp4: return {0, 0.34};                 // a power-of-two scale: numbers up to 8 saturate at 6
+    case DType::nvfp4: return {0, 0.27};  // half the gap from 4 to 6 over 6, and the rounding of the scale
+    case DType::mxfp4: return {0, 0.34};  // a power-of-two scale: numbers up to 8 saturate at 6
     default: return {0, 0};
   }
 }
 
 struct Reference {
   std::vector<double> o;
-  std::vector<double> magnitude;           // sum of weight * |v|: what the error of weights scales with
+  std::vector<double> magnitude;  // sum of weight * |v|: what the error of weights scales with
   double lse = 0;
 };
 

@@ -17,12 +17,12 @@ namespace girih::tools {
 struct VerifyResult {
   std::int64_t requested = 0;
   std::int64_t checked = 0;
-  std::int64_t failed = 0;                 ///< samples beyond the tolerance, or with a wrong pool
-  double max_error = 0;                    ///< largest |o - reference|
+  std::int64_t failed = 0;  ///< samples beyond the tolerance, or with a wrong pool
+  double max_error = 0;     ///< largest |o - reference|
   double max_lse_error = 0;
-  double max_ratio = 0;                    ///< largest error over its tolerance, o and LSE; at most 1 passes
-  double max_stored_ratio = 0;             ///< largest |pool - appended| over what quantisation allows; at most 1 passes
-  std::string worst;                       ///< where max_ratio was found
+  double max_ratio = 0;         ///< largest error over its tolerance, o and LSE; at most 1 passes
+  double max_stored_ratio = 0;  ///< largest |pool - appended| over what quantisation allows; at most 1 passes
+  std::string worst;            ///< where max_ratio was found
   bool passed() const { return failed == 0; }
 };
 
@@ -32,9 +32,9 @@ struct VerifySample {
   const StepEntry* entry = nullptr;
   std::int64_t position = 0;
   int layer = 0;
-  int head = 0;                            ///< query head
-  const void* q = nullptr;                 ///< [head_dim_qk]
-  const void* o = nullptr;                 ///< [head_dim_vo]
+  int head = 0;             ///< query head
+  const void* q = nullptr;  ///< [head_dim_qk]
+  const void* o = nullptr;  ///< [head_dim_vo]
   float lse = 0;
 };
 

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "tools/report_charts.h"
 #include "tools/output.h"
+#include "tools/report_charts.h"
 
 namespace girih::tools {
 namespace {
@@ -70,28 +70,36 @@ std::string summary_table(const ReplayResult& result, const ReplaySummary& s) {
   std::string rows = row("Trace", describe_run(result));
   rows += row("Model", describe_model(result));
   rows += row("Kernel", result.schedule_key);
-  rows += row("Batching", fmt::format("token budget {}, at most {} running{}", show_count(result.options.token_budget), result.options.max_batch,
-                                      result.options.batch_invariant ? ", batch invariant" : ""));
-  rows += row("Tokens", fmt::format("{} prefill, {} decode, over {} of attention", show_count(s.prefill_tokens), show_count(s.decode_tokens),
-                                    show_seconds(s.attention_seconds)));
+  rows += row("Batching", fmt::format("token budget {}, at most {} running{}", show_count(result.options.token_budget),
+                                      result.options.max_batch, result.options.batch_invariant ? ", batch invariant" : ""));
+  rows += row("Tokens", fmt::format("{} prefill, {} decode, over {} of attention", show_count(s.prefill_tokens),
+                                    show_count(s.decode_tokens), show_seconds(s.attention_seconds)));
   rows += row("Step", percentile_text(s.step_seconds));
   rows += row("Decode step", percentile_text(s.decode_step_seconds));
   rows += row("Between tokens", percentile_text(s.token_gap_seconds));
   rows += row("Plan", percentile_text(s.plan_seconds_per_step));
-  rows += row("Balance", fmt::format("largest unit {:.3f} of the mean (worst step {:.3f}), {} units", s.mean_balance, s.worst_balance, result.num_units));
-  if (result.options.sharing) {
-    rows += row("Sharing", fmt::format("{} of {} prompt tokens taken over instead of computed ({:.1f} %); KV read {} of {} keys ({:.1f} % saved)",
-                                       show_count(result.shared_tokens), show_count(result.prompt_tokens),
-                                       percent(static_cast<double>(result.shared_tokens), static_cast<double>(result.prompt_tokens)),
-                                       show_count(s.read_keys), show_count(s.flat_keys),
-                                       percent(static_cast<double>(s.flat_keys - s.read_keys), static_cast<double>(s.flat_keys))));
+  rows += row("Balance", fmt::format("largest unit {:.3f} of the mean (worst step {:.3f}), {} units", s.mean_balance, s.worst_balance,
+                                     result.num_units));
+  const bool any_prefix = std::ranges::any_of(result.requests, [](const TraceRequest& r) { return !r.hash_ids.empty(); });
+  if (!any_prefix) {
+    rows += row("Sharing", "none: the trace names no prefixes");
+  } else if (result.options.sharing) {
+    rows += row(
+        "Sharing",
+        fmt::format("{} of {} prompt tokens taken over instead of computed ({:.1f} %); KV read {} of {} keys ({:.1f} % saved)",
+                    show_count(result.shared_tokens), show_count(result.prompt_tokens),
+                    percent(static_cast<double>(result.shared_tokens), static_cast<double>(result.prompt_tokens)), show_count(s.read_keys),
+                    show_count(s.flat_keys), percent(static_cast<double>(s.flat_keys - s.read_keys), static_cast<double>(s.flat_keys))));
   } else {
     rows += row("Sharing", "off");
   }
   const VerifyResult& v = result.verify;
   if (v.requested > 0) {
-    rows += row("Verified", fmt::format("{} of {} samples against double precision, {} beyond tolerance; largest error {:.2e}, {:.0f} % of its tolerance",
-                                        v.checked, v.requested, v.failed, v.max_error, 100 * v.max_ratio), !v.passed());
+    rows +=
+        row("Verified",
+            fmt::format("{} of {} samples against double precision, {} beyond tolerance; largest error {:.2e}, {:.0f} % of its tolerance",
+                        v.checked, v.requested, v.failed, v.max_error, 100 * v.max_ratio),
+            !v.passed());
   }
   return "<table>" + rows + "</table>\n";
 }
@@ -101,9 +109,11 @@ std::string machine_card(const ReplaySummary& s, const MachineCeilings& ceilings
   rows += row("Workers", fmt::format("{} of {} CPUs, target {}", machine.workers, machine.cpus, machine.target));
   if (machine.cache_bytes > 0) rows += row("Last-level cache", show_bytes(static_cast<double>(machine.cache_bytes)));
   rows += row("Measured", machine.date);
-  std::string gauges = draw_gauge(s.bytes_per_second, ceilings.read_bytes_per_second,
-                                  fmt::format("memory: {:.2f} of {:.2f} GB/s", s.bytes_per_second / 1e9, ceilings.read_bytes_per_second / 1e9));
-  gauges += draw_gauge(s.flops_per_second, s.peak_flops, fmt::format("arithmetic: {:.1f} of {:.1f} GFLOP/s", s.flops_per_second / 1e9, s.peak_flops / 1e9));
+  std::string gauges =
+      draw_gauge(s.bytes_per_second, ceilings.read_bytes_per_second,
+                 fmt::format("memory: {:.2f} of {:.2f} GB/s", s.bytes_per_second / 1e9, ceilings.read_bytes_per_second / 1e9));
+  gauges += draw_gauge(s.flops_per_second, s.peak_flops,
+                       fmt::format("arithmetic: {:.1f} of {:.1f} GFLOP/s", s.flops_per_second / 1e9, s.peak_flops / 1e9));
   gauges += draw_gauge(s.roofline_fraction, 1, "roofline: each step's bound by memory or arithmetic, over the time of run");
   return gauges + "<table style=\"margin-top:10px\">" + rows + "</table>\n";
 }
@@ -124,7 +134,8 @@ std::string length_section(const ReplayResult& result, bool input) {
   h.marks = {{"p50", p.p50}, {"p99", p.p99}};
   if (!input) h.colour = "var(--c3)";
   return section(input ? "Input length" : "Output length",
-                 fmt::format("{} requests, median {:.0f}, p99 {:.0f}, longest {:.0f} tokens", show_count(std::ssize(result.requests)), p.p50, p.p99, p.max),
+                 fmt::format("{} requests, median {:.0f}, p99 {:.0f}, longest {:.0f} tokens", show_count(std::ssize(result.requests)),
+                             p.p50, p.p99, p.max),
                  draw_histogram(h));
 }
 
@@ -148,17 +159,22 @@ std::string step_sections(const ReplayResult& result, const ReplaySummary& s) {
                                           {"prefill", "var(--c2)", per_step(result, [](const StepRecord& r) { return r.prefill_tokens; })}},
                                .y_label = "tokens",
                                .stacked = true}));
-  html += section("Requests in each step", "by what they do",
-                  draw_series({.series = {{"decode", "var(--c1)", per_step(result, [](const StepRecord& r) { return r.decode_requests; })},
-                                          {"prefill", "var(--c2)", per_step(result, [](const StepRecord& r) { return r.prefill_requests; })}},
-                               .y_label = "requests",
-                               .stacked = true}));
+  html +=
+      section("Requests in each step", "by what they do",
+              draw_series({.series = {{"decode", "var(--c1)", per_step(result, [](const StepRecord& r) { return r.decode_requests; })},
+                                      {"prefill", "var(--c2)", per_step(result, [](const StepRecord& r) { return r.prefill_requests; })}},
+                           .y_label = "requests",
+                           .stacked = true}));
   const auto page_size = static_cast<double>(result.options.page_size);
-  html += section("KV of each step", "tokens held in the pool for running requests, and tokens as the batch sees them",
-                  draw_series({.series = {{"stored", "var(--c3)", per_step(result, [&](const StepRecord& r) { return static_cast<double>(r.pool_pages) * page_size; })},
-                                          {"seen by the batch", "var(--c2)", per_step(result, [](const StepRecord& r) { return r.logical_kv_tokens; })}},
-                               .y_label = "tokens"}));
-  html += time_section("Time between tokens", "of one request, attention only; " + percentile_text(s.token_gap_seconds), result.token_gaps, "tokens");
+  html += section(
+      "KV of each step", "tokens held in the pool for running requests, and tokens as the batch sees them",
+      draw_series(
+          {.series = {{"stored", "var(--c3)",
+                       per_step(result, [&](const StepRecord& r) { return static_cast<double>(r.pool_pages) * page_size; })},
+                      {"seen by the batch", "var(--c2)", per_step(result, [](const StepRecord& r) { return r.logical_kv_tokens; })}},
+           .y_label = "tokens"}));
+  html += time_section("Time between tokens", "of one request, attention only; " + percentile_text(s.token_gap_seconds), result.token_gaps,
+                       "tokens");
   return html;
 }
 
@@ -169,21 +185,23 @@ std::string work_section(const ReplayResult& result) {
   std::int64_t items = 0;
   for (const auto& unit : picture.units) items += std::ssize(unit);
   return section(fmt::format("Work of each unit in step {}", picture.step),
-                 fmt::format("{} prefill and {} decode requests, {} query tokens, {} work items, {} segment{}; run took {}", r.prefill_requests,
-                             r.decode_requests, show_count(r.prefill_tokens + r.decode_tokens), show_count(items), r.segments,
-                             r.segments == 1 ? "" : "s", show_seconds(r.run_seconds)),
+                 fmt::format("{} prefill and {} decode requests, {} query tokens, {} work items, {} segment{}; run took {}",
+                             r.prefill_requests, r.decode_requests, show_count(r.prefill_tokens + r.decode_tokens), show_count(items),
+                             r.segments, r.segments == 1 ? "" : "s", show_seconds(r.run_seconds)),
                  draw_work(picture), true);
 }
 
 }  // namespace
 
 std::string report_html(const ReplayResult& result, const ReplaySummary& s, const MachineCeilings& ceilings, const MachineFacts& machine) {
-  std::string html = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-                     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>girih replay</title>\n<style>";
+  std::string html =
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>girih replay</title>\n<style>";
   html += kStyle;
   html += "</style>\n</head>\n<body>\n<main>\n";
-  html += fmt::format("<h1>girih replay: {}</h1>\n<p>{}</p>\n<p>Times are of attention only: append, plan and run; no weights, no sampling.</p>\n",
-                      escape_markup(result.options.model.name), escape_markup(describe_run(result)));
+  html += fmt::format(
+      "<h1>girih replay: {}</h1>\n<p>{}</p>\n<p>Times are of attention only: append, plan and run; no weights, no sampling.</p>\n",
+      escape_markup(result.options.model.name), escape_markup(describe_run(result)));
   html += "<div class=\"tiles\">\n";
   html += tile(show_count(static_cast<std::int64_t>(s.prefill_rate)), "prefill tokens/s");
   html += tile(show_count(static_cast<std::int64_t>(s.decode_rate)), "decode tokens/s");

@@ -3,9 +3,9 @@
 
 #include <string>
 
+#include "tools/machine.h"
 #include "tools/replay_engine.h"
 #include "tools/replay_summary.h"
-#include "tools/machine.h"
 
 namespace girih::tools {
 

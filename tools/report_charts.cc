@@ -12,11 +12,11 @@ namespace girih::tools {
 namespace {
 
 constexpr double kWidth = 560;
-constexpr double kHeight = 230;
-constexpr double kLeft = 58, kRight = 14, kTop = 16, kBottom = 42;
+constexpr double kHeight = 240;
+constexpr double kLeft = 58, kRight = 14, kTop = 26, kBottom = 42;
 constexpr double kPlotWidth = kWidth - kLeft - kRight;
 constexpr double kPlotHeight = kHeight - kTop - kBottom;
-constexpr std::size_t kMaxColumns = 240;   // steps are joined into at most so many columns
+constexpr std::size_t kMaxColumns = 240;  // steps are joined into at most so many columns
 constexpr std::size_t kBins = 40;
 
 /// "250", "1.5k", "20 ms".
@@ -48,7 +48,8 @@ std::string open_svg(double height, const std::string& label) {
 }
 
 std::string text(double x, double y, const char* anchor, const std::string& content, const char* css = "tick") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" class=\"{}\">{}</text>\n", x, y, anchor, css, escape_markup(content));
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" class=\"{}\">{}</text>\n", x, y, anchor, css,
+                     escape_markup(content));
 }
 
 /// The y axis from 0, with grid lines. Returns the value at the top.
@@ -57,10 +58,11 @@ double y_axis(std::string& svg, double largest, AxisUnit unit, const std::string
   const double top = step * std::max(1.0, std::ceil(largest / step * 0.9999));
   for (int i = 0; step * i <= top * 1.0001; ++i) {
     const double y = kTop + kPlotHeight * (1 - step * i / top);
-    svg += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", kLeft, kWidth - kRight, y, y, i == 0 ? "axis" : "grid");
+    svg += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" class=\"{}\"/>\n", kLeft, kWidth - kRight, y, y,
+                       i == 0 ? "axis" : "grid");
     svg += text(kLeft - 6, y + 3.5, "end", axis_number(step * i, unit));
   }
-  svg += text(kLeft - 6, kTop - 5, "end", label, "label");
+  svg += text(0, 11, "start", label, "label");
   return top;
 }
 
@@ -70,9 +72,7 @@ void x_label(std::string& svg, const std::string& label) { svg += text(kLeft + k
 struct XScale {
   double low = 0, high = 1;
   bool log = false;
-  double operator()(double value) const {
-    return log ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low);
-  }
+  double operator()(double value) const { return log ? std::log(value / low) / std::log(high / low) : (value - low) / (high - low); }
 };
 
 XScale x_scale(const Histogram& h) {
@@ -102,7 +102,8 @@ void x_ticks(std::string& svg, const XScale& scale, AxisUnit unit) {
     const double at = scale(tick);
     if (at < -1e-9 || at > 1 + 1e-9) continue;
     const double x = kLeft + kPlotWidth * at;
-    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" class=\"axis\"/>\n", x, kTop + kPlotHeight, kTop + kPlotHeight + 4);
+    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" class=\"axis\"/>\n", x, kTop + kPlotHeight,
+                       kTop + kPlotHeight + 4);
     svg += text(x, kTop + kPlotHeight + 16, "middle", axis_number(tick, unit));
   }
 }
@@ -164,7 +165,8 @@ void step_ticks(std::string& svg, std::size_t num_steps) {
   const double step = std::max(1.0, tick_step(static_cast<double>(std::max<std::size_t>(num_steps, 1)), 8));
   for (double tick = 0; tick < static_cast<double>(num_steps); tick += step) {
     const double x = kLeft + kPlotWidth * (tick + 0.5) / static_cast<double>(num_steps);
-    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" class=\"axis\"/>\n", x, kTop + kPlotHeight, kTop + kPlotHeight + 4);
+    svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" class=\"axis\"/>\n", x, kTop + kPlotHeight,
+                       kTop + kPlotHeight + 4);
     svg += text(x, kTop + kPlotHeight + 16, "middle", axis_number(tick, AxisUnit::count));
   }
 }
@@ -288,14 +290,17 @@ std::string draw_work(const WorkPicture& picture) {
       const double width = static_cast<double>(cost) * scale;
       const std::string colour = first.tile_class == 0 ? "var(--c1)" : "var(--c2)";
       svg += fmt::format(
-          "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\" fill-opacity=\"{:.2f}\" class=\"piece\"><title>{} "
+          "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\" fill-opacity=\"{:.2f}\" "
+          "class=\"piece\"><title>{} "
           "item{}, segment {}, {} tiles, cost {}</title></rect>\n",
           x, y, std::max(width, 0.2), row - std::min(4.0, row * 0.2), colour, std::max(0.35, 0.95 - 0.2 * first.segment), joined,
           joined == 1 ? "" : "s", first.segment, first.tile_class == 0 ? "decode" : "prefill", cost);
       x += width;
       sum += cost;
     }
-    if (row >= 11) svg += text(x + 5, y + row / 2 + 3, "start", fmt::format("{:.3f}", static_cast<double>(sum) * static_cast<double>(picture.units.size()) / total));
+    if (row >= 11)
+      svg += text(kFull - 4, y + row / 2 + 3, "end",
+                  fmt::format("{:.3f}", static_cast<double>(sum) * static_cast<double>(picture.units.size()) / total));
   }
   const double mean = kRowLeft + total / static_cast<double>(picture.units.size()) * scale;
   svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"8\" y2=\"{1:.1f}\" class=\"mark\"/>\n", mean, height - 18);
@@ -304,7 +309,8 @@ std::string draw_work(const WorkPicture& picture) {
   svg += text(kRowLeft + 14, height - 4, "start", "decode tiles", "label");
   svg += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"10\" height=\"10\" rx=\"2\" fill=\"var(--c2)\"/>\n", kRowLeft + 100, height - 13);
   svg += text(kRowLeft + 114, height - 4, "start", "prefill tiles", "label");
-  svg += text(kFull - 4, height - 4, "end", "planner's cost units; numbers are a unit's cost over the mean; lighter = lower cascade level", "label");
+  svg += text(kFull - 4, height - 4, "end", "planner's cost units; numbers are a unit's cost over the mean; lighter = lower cascade level",
+              "label");
   return svg + "</svg>\n";
 }
 

@@ -18,8 +18,8 @@ struct Histogram {
   std::vector<double> values{};
   AxisUnit unit = AxisUnit::count;
   std::string x_label, y_label;
-  bool log_x = false;                      ///< bins of equal ratio; for values above 0
-  std::vector<std::pair<std::string, double>> marks{};   ///< vertical lines
+  bool log_x = false;                                   ///< bins of equal ratio; for values above 0
+  std::vector<std::pair<std::string, double>> marks{};  ///< vertical lines
   std::string colour = "var(--c1)";
 };
 std::string draw_histogram(const Histogram& histogram);
@@ -27,13 +27,13 @@ std::string draw_histogram(const Histogram& histogram);
 struct Series {
   std::string name;
   std::string colour;
-  std::vector<double> values;              ///< one per step
+  std::vector<double> values;  ///< one per step
 };
 struct SeriesChart {
   std::vector<Series> series;
   AxisUnit unit = AxisUnit::count;
   std::string y_label;
-  bool stacked = false;                    ///< areas on top of each other; otherwise lines, each with the range of the steps it joins
+  bool stacked = false;  ///< areas on top of each other; otherwise lines, each with the range of the steps it joins
   std::int64_t marked_step = -1;
 };
 std::string draw_series(const SeriesChart& chart);

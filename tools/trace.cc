@@ -156,7 +156,7 @@ std::int64_t csv_length(std::string_view text, std::int64_t low, const char* fie
 
 void read_csv(std::string_view text, Place& place, std::vector<TraceRequest>& requests) {
   Lines lines(text, place);
-  lines.next();   // the header, by which the format was recognised
+  lines.next();  // the header, by which the format was recognised
   while (const auto line = lines.next()) {
     const std::size_t first = line->find(',');
     if (first == std::string_view::npos) place.fail(line->size() + 1, "1 field; expected 3: TIMESTAMP,ContextTokens,GeneratedTokens");
@@ -217,8 +217,8 @@ TraceRequest json_request(std::string_view line, const Place& place) {
   if (!hash_ids.is_array()) place.fail(column_of(line, "hash_ids"), "\"hash_ids\" must be an array");
   const std::int64_t blocks = (request.input_length + kPrefixBlock - 1) / kPrefixBlock;
   if (static_cast<std::int64_t>(hash_ids.size()) > blocks) {
-    place.fail(column_of(line, "hash_ids"), fmt::format("{} hash_ids, but {} tokens are {} blocks of {}", hash_ids.size(),
-                                                        request.input_length, blocks, kPrefixBlock));
+    place.fail(column_of(line, "hash_ids"),
+               fmt::format("{} hash_ids, but {} tokens are {} blocks of {}", hash_ids.size(), request.input_length, blocks, kPrefixBlock));
   }
   request.hash_ids.reserve(hash_ids.size());
   for (const nlohmann::json& id : hash_ids) {
@@ -239,10 +239,22 @@ struct Quantile {
   double context_tokens;
   double generated_tokens;
 };
-constexpr std::array<Quantile, 17> kAzureConversation{{{0.00, 2, 7},      {0.01, 29, 16},    {0.05, 181, 41},   {0.10, 207, 54},
-                                                       {0.20, 387, 77},   {0.25, 396, 85},   {0.30, 403, 91},   {0.40, 703, 103},
-                                                       {0.50, 1020, 129}, {0.60, 1071, 177}, {0.70, 1130, 384}, {0.75, 1189, 395},
-                                                       {0.80, 1315, 400}, {0.90, 2734, 424}, {0.95, 4083, 451}, {0.99, 4142, 601},
+constexpr std::array<Quantile, 17> kAzureConversation{{{0.00, 2, 7},
+                                                       {0.01, 29, 16},
+                                                       {0.05, 181, 41},
+                                                       {0.10, 207, 54},
+                                                       {0.20, 387, 77},
+                                                       {0.25, 396, 85},
+                                                       {0.30, 403, 91},
+                                                       {0.40, 703, 103},
+                                                       {0.50, 1020, 129},
+                                                       {0.60, 1071, 177},
+                                                       {0.70, 1130, 384},
+                                                       {0.75, 1189, 395},
+                                                       {0.80, 1315, 400},
+                                                       {0.90, 2734, 424},
+                                                       {0.95, 4083, 451},
+                                                       {0.99, 4142, 601},
                                                        {1.00, 14050, 1000}}};
 constexpr double kAzureRequestsPerSecond = 19366.0 / 3501.7;
 
@@ -273,7 +285,8 @@ Trace parse_trace(std::string_view text, const std::string& file) {
     place.fail(1, fmt::format("neither a CSV with the header {} nor JSON lines", kCsvHeader));
   }
   if (trace.requests.empty()) place.fail(1, "no requests after the header");
-  std::stable_sort(trace.requests.begin(), trace.requests.end(), [](const TraceRequest& a, const TraceRequest& b) { return a.arrival < b.arrival; });
+  std::stable_sort(trace.requests.begin(), trace.requests.end(),
+                   [](const TraceRequest& a, const TraceRequest& b) { return a.arrival < b.arrival; });
   const double start = trace.requests.front().arrival;
   for (TraceRequest& request : trace.requests) request.arrival -= start;
   return trace;

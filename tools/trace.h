@@ -17,16 +17,16 @@ namespace girih::tools {
 inline constexpr std::int64_t kPrefixBlock = 512;
 
 struct TraceRequest {
-  double arrival = 0;                      ///< seconds since the first request of the trace
-  std::int64_t input_length = 0;           ///< tokens of the prompt
-  std::int64_t output_length = 0;          ///< tokens generated
-  std::vector<std::int64_t> hash_ids{};    ///< one per kPrefixBlock prompt tokens, the last may be cut; equal leading ids = a shared prefix
+  double arrival = 0;                    ///< seconds since the first request of the trace
+  std::int64_t input_length = 0;         ///< tokens of the prompt
+  std::int64_t output_length = 0;        ///< tokens generated
+  std::vector<std::int64_t> hash_ids{};  ///< one per kPrefixBlock prompt tokens, the last may be cut; equal leading ids = a shared prefix
 };
 
 struct Trace {
-  std::string source;                      ///< the file's name, or what the built-in workload is drawn from
-  std::string format;                      ///< "azure csv", "mooncake jsonl", "built-in"
-  std::vector<TraceRequest> requests;      ///< by arrival
+  std::string source;                  ///< the file's name, or what the built-in workload is drawn from
+  std::string format;                  ///< "azure csv", "mooncake jsonl", "built-in"
+  std::vector<TraceRequest> requests;  ///< by arrival
 };
 
 /// Reads a trace from memory; `file` names it in errors.

@@ -28,8 +28,9 @@ OwnedBatch batch_of_trace_step(const std::string& file, std::int64_t step) {
   ReplayOptions options;
   options.model = model_preset("llama3-8b");
   const std::int64_t num_pages = choose_pages(trace.requests, options);
-  Scheduler scheduler({.token_budget = options.token_budget, .max_batch = options.max_batch, .num_pages = num_pages, .page_size = options.page_size},
-                      trace.requests);
+  Scheduler scheduler(
+      {.token_budget = options.token_budget, .max_batch = options.max_batch, .num_pages = num_pages, .page_size = options.page_size},
+      trace.requests);
   StepBatch arrays;
   for (std::int64_t i = 0;; ++i) {
     if (scheduler.done()) throw Error(Code::invalid_argument, fmt::format("plan: --step {}: the replay of {} has {} steps", step, file, i));
