@@ -54,17 +54,44 @@ TEST(AttentionErrors, ScheduleNamesWhatIsWrong) {
       {"scale without quantisation", {"v_scale"}, [](auto& s, auto&) { s.v_scale = G::tensor; }},
       {"tensor scale of 4 bits", {"k_scale", "block"}, [](auto& s, auto&) { set_kv(s, DType::nvfp4, G::tensor, DType::bf16, G::none); }},
       {"block scale of int8", {"v_scale"}, [](auto& s, auto&) { set_kv(s, DType::bf16, G::none, DType::i8, G::block); }},
-      {"v is k but wider", {"head_dim_vo", "v_is_k"}, [](auto& s, auto&) { s.v_is_k = true; s.head_dim_vo = 65; }},
+      {"v is k but wider",
+       {"head_dim_vo", "v_is_k"},
+       [](auto& s, auto&) {
+         s.v_is_k = true;
+         s.head_dim_vo = 65;
+       }},
       {"scale of NaN", {"sm_scale"}, [](auto& s, auto&) { s.sm_scale = std::numeric_limits<double>::quiet_NaN(); }},
-      {"partial state without lse", {"partial_state"}, [](auto& s, auto&) { s.partial_state = true; s.lse = LseKind::none; }},
+      {"partial state without lse",
+       {"partial_state"},
+       [](auto& s, auto&) {
+         s.partial_state = true;
+         s.lse = LseKind::none;
+       }},
       {"lse without softmax", {"lse", "softmax"}, [](auto& s, auto&) { s.variant.softmax = false; }},
-      {"no softmax and no logits", {"logits"}, [](auto& s, auto&) { s.variant.softmax = false; s.variant.logits = Expr(); s.lse = LseKind::none; }},
+      {"no softmax and no logits",
+       {"logits"},
+       [](auto& s, auto&) {
+         s.variant.softmax = false;
+         s.variant.logits = Expr();
+         s.lse = LseKind::none;
+       }},
       {"mask of numbers", {"mask"}, [](auto& s, auto&) { s.variant.mask = Expr(1.0); }},
       {"logits of booleans", {"logits"}, [](auto& s, auto&) { s.variant.logits = kv_pos() < q_pos(); }},
       {"mask by score", {"mask", "score"}, [](auto& s, auto&) { s.variant.mask = score() > 0.0; }},
       {"sink by key", {"sink", "score"}, [](auto& s, auto&) { s.variant.sink = score() * 0.0 + kv_pos(); }},
-      {"odd rotary dim", {"rot"}, [](auto& s, auto&) { s.variant.rope = Rope{}; s.variant.rope->rotary_dim = 15; }},
-      {"rotary dim past the head", {"rot"}, [](auto& s, auto&) { s.variant.rope = Rope{}; s.variant.rope->rotary_begin = 40; s.variant.rope->rotary_dim = 32; }},
+      {"odd rotary dim",
+       {"rot"},
+       [](auto& s, auto&) {
+         s.variant.rope = Rope{};
+         s.variant.rope->rotary_dim = 15;
+       }},
+      {"rotary dim past the head",
+       {"rot"},
+       [](auto& s, auto&) {
+         s.variant.rope = Rope{};
+         s.variant.rope->rotary_begin = 40;
+         s.variant.rope->rotary_dim = 32;
+       }},
       {"negative tokens", {"max_tokens"}, [](auto&, auto& l) { l.max_tokens = -1; }},
       {"negative requests", {"max_requests"}, [](auto&, auto& l) { l.max_requests = -1; }},
       {"negative kv_len", {"max_kv_len"}, [](auto&, auto& l) { l.max_kv_len = -5; }},
@@ -93,9 +120,9 @@ struct PlanFault {
 using I = std::vector<std::int64_t>;
 
 TEST(AttentionErrors, PlanNamesWhatIsWrongAndKeepsTheOldPlan) {
-  static const I kDown{0, 4, 2}, kNotFromZero{1, 3, 6}, kShort{6}, kTooMany{0, 1, 2, 6}, kTooLong{0, 1, 7}, kNegativeLen{20, -1}, kOneLen{20},
-      kHugeLen{20, 1000}, kNegativeIndptr{-1, 2, 5}, kDownIndptr{0, 5, 3}, kPositions{1}, kFewPages{0, 1, 2}, kHole{0, 1, 3}, kOverflow{INT64_MAX - 5, 0},
-      kHugeInt{0, 1, INT64_MAX};
+  static const I kDown{0, 4, 2}, kNotFromZero{1, 3, 6}, kShort{6}, kTooMany{0, 1, 2, 6}, kTooLong{0, 1, 7}, kNegativeLen{20, -1},
+      kOneLen{20}, kHugeLen{20, 1000}, kNegativeIndptr{-1, 2, 5}, kDownIndptr{0, 5, 3}, kPositions{1}, kFewPages{0, 1, 2}, kHole{0, 1, 3},
+      kOverflow{INT64_MAX - 5, 0}, kHugeInt{0, 1, INT64_MAX};
   static const std::vector<std::int32_t> kPrefix{3, 4};
   static const std::vector<float> kWrongType{3, 4};
   const auto array = [](auto& a, DType t) { return TensorView(const_cast<void*>(static_cast<const void*>(a.data())), t, {2}); };
@@ -112,7 +139,13 @@ TEST(AttentionErrors, PlanNamesWhatIsWrongAndKeepsTheOldPlan) {
       {"too many requests", {"max_requests"}, [](auto& b, auto&) { b.qo_indptr = kTooMany; }},
       {"too many tokens", {"max_tokens"}, [](auto& b, auto&) { b.qo_indptr = kTooLong; }},
       {"tokens beyond 32 bits", {"max_tokens"}, [](auto& b, auto&) { b.qo_indptr = kHugeInt; }},
-      {"too many segments", {"segments"}, [](auto& b, auto&) { static std::vector<KvSegment> three; three.assign(3, b.segments[0]); b.segments = three; }},
+      {"too many segments",
+       {"segments"},
+       [](auto& b, auto&) {
+         static std::vector<KvSegment> three;
+         three.assign(3, b.segments[0]);
+         b.segments = three;
+       }},
       {"kv_len of the wrong size", {"kv_len"}, [](auto&, auto& s) { s.kv_len = kOneLen; }},
       {"negative kv_len", {"kv_len", "-1"}, [](auto&, auto& s) { s.kv_len = kNegativeLen; }},
       {"kv_len beyond the limit", {"kv_len", "1000"}, [](auto&, auto& s) { s.kv_len = kHugeLen; }},
@@ -175,7 +208,7 @@ TEST(AttentionErrors, ForeignBlobsAreRefused) {
   Plan again(girih::schedule(context, p.c.spec, p.limits, {.num_units = 3}));
   expect_error("empty", {}, [&] { again.load({}); });
   expect_error("cut", {}, [&] { again.load(std::span(blob).first(blob.size() / 2)); });
-  for (std::size_t at = 0; at < blob.size(); at += 13) {   // a torn byte is refused or harmless, never a crash or a write elsewhere
+  for (std::size_t at = 0; at < blob.size(); at += 13) {  // a torn byte is refused or harmless, never a crash or a write elsewhere
     std::vector<std::byte> torn = blob;
     torn[at] ^= std::byte{0x41};
     try {
@@ -219,8 +252,10 @@ void expect_run_errors(const Problem& p, const std::vector<RunFault>& faults) {
   for (const RunFault& fault : faults) {
     Workspace workspace(needed + 64, kNanPattern);
     Outputs out(p);
-    RunState state{.args = make_args(p, out, workspace.span().first(static_cast<std::size_t>(needed))), .segments = p.segment_data,
-                   .ids = p.memory[0].kv_indices, .params = p.run_params};
+    RunState state{.args = make_args(p, out, workspace.span().first(static_cast<std::size_t>(needed))),
+                   .segments = p.segment_data,
+                   .ids = p.memory[0].kv_indices,
+                   .params = p.run_params};
     state.segments[0].kv_indices = state.ids;
     state.args.segments = state.segments;
     state.args.params = state.params;
@@ -264,11 +299,19 @@ TEST(AttentionErrors, RunNamesWhatIsWrongAndWritesNothing) {
       {"pool smaller than the ids", {"num_pages"}, [](auto& s) { s.segments[0].store.num_pages = 0; }},
       {"workspace missing", {"workspace"}, [](auto& s) { s.args.workspace = {}; }},
       {"workspace one byte short", {"workspace"}, [](auto& s) { s.args.workspace = s.args.workspace.first(s.args.workspace.size() - 1); }},
-      {"workspace misaligned", {"workspace", "align"}, [](auto& s) { s.args.workspace = {s.args.workspace.data() + 4, s.args.workspace.size()}; }},
+      {"workspace misaligned",
+       {"workspace", "align"},
+       [](auto& s) {
+         s.args.workspace = {s.args.workspace.data() + 4, s.args.workspace.size()};
+       }},
       {"parameter missing", {"cap"}, [](auto& s) { s.args.params = {}; }},
       {"parameter unknown", {"other"}, [](auto& s) { s.params[0].name = "other"; }},
-      {"plan-time parameter at run", {"prefix_len"},
-       [](auto& s) { s.params.push_back({.name = "prefix_len", .number = 1}); s.args.params = s.params; }},
+      {"plan-time parameter at run",
+       {"prefix_len"},
+       [](auto& s) {
+         s.params.push_back({.name = "prefix_len", .number = 1});
+         s.args.params = s.params;
+       }},
   };
   expect_run_errors(Problem(good_case()), faults);
 }
@@ -277,12 +320,14 @@ TEST(AttentionErrors, QuantisedStoresNeedTheirScales) {
   AttentionCase c = make_case("scales", make_spec(4, 2, 64), {"", {1, 5}, {20, 33}});
   set_kv(c.spec, DType::e4m3, ScaleGranularity::token_head, DType::nvfp4, ScaleGranularity::block);
   expect_run_errors(Problem(c), {
-      {"k scales missing", {"store.k", "scales"}, [](auto& s) { s.segments[0].store.k.scales = {}; }},
-      {"k scales null", {"store.k", "scales"}, [](auto& s) { s.segments[0].store.k.scales.data = nullptr; }},
-      {"k scales of another kind", {"store.k", "scales"}, [](auto& s) { s.segments[0].store.k.scales.granularity = ScaleGranularity::head; }},
-      {"v scales null", {"store.v", "scales"}, [](auto& s) { s.segments[0].store.v.scales.data = nullptr; }},
-      {"strided 4-bit data", {"dim_byte_stride"}, [](auto& s) { s.segments[0].store.v.dim_byte_stride = 1; }},
-  });
+                                    {"k scales missing", {"store.k", "scales"}, [](auto& s) { s.segments[0].store.k.scales = {}; }},
+                                    {"k scales null", {"store.k", "scales"}, [](auto& s) { s.segments[0].store.k.scales.data = nullptr; }},
+                                    {"k scales of another kind",
+                                     {"store.k", "scales"},
+                                     [](auto& s) { s.segments[0].store.k.scales.granularity = ScaleGranularity::head; }},
+                                    {"v scales null", {"store.v", "scales"}, [](auto& s) { s.segments[0].store.v.scales.data = nullptr; }},
+                                    {"strided 4-bit data", {"dim_byte_stride"}, [](auto& s) { s.segments[0].store.v.dim_byte_stride = 1; }},
+                                });
 }
 
 TEST(AttentionErrors, TwoPartKeysAndPagePositions) {
@@ -290,15 +335,16 @@ TEST(AttentionErrors, TwoPartKeysAndPagePositions) {
   c.spec.head_dim_rope = 32;
   c.segments[0].page_pos = {0, 16, 0, 32, 64};
   c.kv_len = {32, 96};
-  expect_run_errors(Problem(c), {
-      {"q_rope missing", {"q_rope"}, [](auto& s) { s.args.q_rope = {}; }},
-      {"q_rope of another dim", {"q_rope"}, [](auto& s) { s.args.q_rope.shape[2] = 16; }},
-      {"q not cut", {"q "}, [](auto& s) { s.args.q.shape[2] = 96; }},
-      {"k_rope null", {"k_rope"}, [](auto& s) { s.segments[0].store.k_rope.data = nullptr; }},
-      {"k_rope of another type", {"k_rope"}, [](auto& s) { s.segments[0].store.k_rope.dtype = DType::f32; }},
-      {"page_pos missing", {"page_pos"}, [](auto& s) { s.segments[0].page_pos = {}; }},
-      {"page_pos too short", {"page_pos"}, [](auto& s) { s.segments[0].page_pos = s.segments[0].page_pos.first(1); }},
-  });
+  expect_run_errors(Problem(c),
+                    {
+                        {"q_rope missing", {"q_rope"}, [](auto& s) { s.args.q_rope = {}; }},
+                        {"q_rope of another dim", {"q_rope"}, [](auto& s) { s.args.q_rope.shape[2] = 16; }},
+                        {"q not cut", {"q "}, [](auto& s) { s.args.q.shape[2] = 96; }},
+                        {"k_rope null", {"k_rope"}, [](auto& s) { s.segments[0].store.k_rope.data = nullptr; }},
+                        {"k_rope of another type", {"k_rope"}, [](auto& s) { s.segments[0].store.k_rope.dtype = DType::f32; }},
+                        {"page_pos missing", {"page_pos"}, [](auto& s) { s.segments[0].page_pos = {}; }},
+                        {"page_pos too short", {"page_pos"}, [](auto& s) { s.segments[0].page_pos = s.segments[0].page_pos.first(1); }},
+                    });
 }
 
 TEST(AttentionErrors, RaggedStoresEndWhereTheirTokensEnd) {

@@ -21,13 +21,17 @@ std::vector<AttentionCase> core_cases() {
     }
   }
   for (const AttentionCase& c : dtype_cases()) {
-    if (c.name.ends_with("_padded") || c.name.ends_with("token_head_nhd") || c.name.ends_with("block_hnd") || c.name.starts_with("mla_i8")) out.push_back(c);
+    if (c.name.ends_with("_padded") || c.name.ends_with("token_head_nhd") || c.name.ends_with("block_hnd") || c.name.starts_with("mla_i8"))
+      out.push_back(c);
   }
   for (const AttentionCase& c : segment_cases()) {
-    if (c.name.starts_with("cascade3_nhd") || c.name.starts_with("pages_per_head") || c.name.starts_with("sparse") || c.name == "mla_two_append_ps64") out.push_back(c);
+    if (c.name.starts_with("cascade3_nhd") || c.name.starts_with("pages_per_head") || c.name.starts_with("sparse") ||
+        c.name == "mla_two_append_ps64")
+      out.push_back(c);
   }
   for (const AttentionCase& c : variant_cases()) {
-    if (c.name.ends_with("_mixed") && (c.name.starts_with("rope") || c.name.starts_with("sinks") || c.name.starts_with("custom_mask"))) out.push_back(c);
+    if (c.name.ends_with("_mixed") && (c.name.starts_with("rope") || c.name.starts_with("sinks") || c.name.starts_with("custom_mask")))
+      out.push_back(c);
   }
   return out;
 }
@@ -108,9 +112,10 @@ TEST(AttentionInvariance, OrderOfRequestsChangesOnlyRounding) {
 }
 
 TEST(AttentionInvariance, BatchInvariantRowsHaveTheSameBitsEverywhere) {
-  const std::vector<std::vector<std::int64_t>> batches{{0}, {1}, {2}, {3}, {4}, {5}, {0, 1, 2, 3, 4, 5}, {4, 2, 0, 5, 3, 1}, {3, 3, 3, 0}, {5, 4}};
+  const std::vector<std::vector<std::int64_t>> batches{{0},          {1},   {2}, {3}, {4}, {5}, {0, 1, 2, 3, 4, 5}, {4, 2, 0, 5, 3, 1},
+                                                       {3, 3, 3, 0}, {5, 4}};
   for (CpuTarget target : available_cpu_targets()) {
-    std::array<std::vector<std::vector<std::byte>>, 6> seen;   // per request id, its rows' bits
+    std::array<std::vector<std::vector<std::byte>>, 6> seen;  // per request id, its rows' bits
     for (const std::vector<std::int64_t>& ids : batches) {
       const Problem p(batch_of(ids, true));
       for (const auto& [workers, units] : {std::pair{1, 1}, {1, 7}, {2, 2}}) {
@@ -123,8 +128,8 @@ TEST(AttentionInvariance, BatchInvariantRowsHaveTheSameBitsEverywhere) {
           for (std::int64_t t = p.qo_indptr[r]; t < p.qo_indptr[r + 1]; ++t) rows.push_back(out.row_bits(t));
           auto& known = seen[static_cast<std::size_t>(ids[r])];
           if (known.empty()) known = rows;
-          EXPECT_EQ(known, rows) << "request " << ids[r] << " in a batch of " << ids.size() << ", " << units << " units, " << workers << " workers, "
-                                 << girih::name(target);
+          EXPECT_EQ(known, rows) << "request " << ids[r] << " in a batch of " << ids.size() << ", " << units << " units, " << workers
+                                 << " workers, " << girih::name(target);
         }
       }
     }
@@ -140,7 +145,7 @@ TEST(AttentionInvariance, BatchInvariantCascadeIsTheSameForAnyUnits) {
     try {
       const auto bits = execute(p, context_for(CpuTarget::best, 1), {.units = 1}).all_bits();
       EXPECT_EQ(bits, execute(p, context_for(CpuTarget::best, 2), {.units = 7}).all_bits());
-    } catch (const Error& e) {   // levels that do not meet at chunk borders are refused, by name
+    } catch (const Error& e) {  // levels that do not meet at chunk borders are refused, by name
       EXPECT_NE(e.code(), Code::internal) << e.what();
       EXPECT_NE(std::string(e.what()).find("batch_invariant"), std::string::npos) << e.what();
     }

@@ -85,7 +85,7 @@ TEST(Regression, A13_LeadingKeyTilesFullyMasked) {
 }
 
 TEST(Regression, A14_SinksWithFullyMaskedRows) {
-  for (const auto& [first, last] : {std::pair{0, 14}, {20, 34}}) {   // at the head of the batch, and in the middle
+  for (const auto& [first, last] : {std::pair{0, 14}, {20, 34}}) {  // at the head of the batch, and in the middle
     AttentionCase c = simple(make_spec(8, 8, 512), {50}, {64});
     c.spec.variant.sink = variants::sinks();
     c.spec.variant.mask = variants::causal() & ((q_idx() < first) | (q_idx() >= last));
@@ -108,7 +108,9 @@ TEST(Regression, A16_NanInAMaskedKey) {
   AttentionCase clean = simple(typed(make_spec(4, 2, 64), DType::f32), {3, 20}, {30, 20});
   clean.spec.variant.mask = kv_pos() != 1;
   AttentionCase dirty = clean;
-  dirty.edit = [](const Site& s, double drawn) { return s.plane == Plane::k && s.index == 1 ? std::numeric_limits<double>::quiet_NaN() : drawn; };
+  dirty.edit = [](const Site& s, double drawn) {
+    return s.plane == Plane::k && s.index == 1 ? std::numeric_limits<double>::quiet_NaN() : drawn;
+  };
   expect_same_bits(Problem(clean), Problem(dirty));
   check(dirty);
 }
@@ -133,7 +135,7 @@ TEST(Regression, A19_ManyStepsOnAPoolOfNan) {
 
 TEST(Regression, A23_WildTableEntriesPastTheLengthAreNotRead) {
   for (std::int64_t page_size : {1, 16}) {
-    for (bool strided : {false, true}) {   // the builder ends rows with 0x7fffffff and -1
+    for (bool strided : {false, true}) {  // the builder ends rows with 0x7fffffff and -1
       AttentionCase c = simple(make_spec(4, 2, 32), {1, 3, 1}, {5, 40, 33}, Layout::nhd, page_size);
       c.segments[0].strided_table = strided;
       check(c);
@@ -208,7 +210,8 @@ TEST(Regression, B10_FourBitKvAtHeadDim64And128And256And512) {
 }
 
 TEST(Regression, B13_UncommonPageSizes) {
-  for (std::int64_t page_size : {1, 5, 256, 480, 544}) check(simple(make_spec(4, 2, 64), {1, 7, 20}, {300, 1100, 20}, Layout::nhd, page_size));
+  for (std::int64_t page_size : {1, 5, 256, 480, 544})
+    check(simple(make_spec(4, 2, 64), {1, 7, 20}, {300, 1100, 20}, Layout::nhd, page_size));
 }
 
 TEST(Regression, B16_HndPagesWithOneQueryToken) {
@@ -234,7 +237,8 @@ TEST(Regression, C08_StridesBeyond32BitsAreKept) {
     constexpr std::int64_t kStride = 1 << 13;
     wide.assign(static_cast<std::size_t>(store.num_pages * kStride), std::byte{0xff});
     for (std::int64_t page = 0; page < store.num_pages; ++page) {
-      std::copy_n(static_cast<const std::byte*>(plane.data) + page * plane.page_byte_stride, plane.page_byte_stride, wide.data() + page * kStride);
+      std::copy_n(static_cast<const std::byte*>(plane.data) + page * plane.page_byte_stride, plane.page_byte_stride,
+                  wide.data() + page * kStride);
     }
     plane.page_byte_stride = kStride;
     plane.data = reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(wide.data()) - (std::uintptr_t{1} << 20) * kStride);
@@ -264,7 +268,7 @@ TEST(Regression, D13_LseCostsNoWorkspace) {
 
 TEST(Regression, E01_CausalIsBottomRightAligned) {
   AttentionCase c = simple(typed(make_spec(1, 1, 16), DType::f32), {2}, {3}, Layout::ragged);
-  c.mask = [](const ref::Vars& v) { return v.i(Var::kv_pos) <= v.i(Var::q_idx) + 1; };   // row 0: keys 0, 1; row 1: keys 0, 1, 2
+  c.mask = [](const ref::Vars& v) { return v.i(Var::kv_pos) <= v.i(Var::q_idx) + 1; };  // row 0: keys 0, 1; row 1: keys 0, 1, 2
   check(c);
 }
 
@@ -315,13 +319,13 @@ TEST(Regression, E07_SoftCapBeforeTheMask) {
       AttentionCase c = simple(make_spec(4, 2, 128), {1, 40}, {200, 90});
       c.spec.variant.mask = window ? variants::sliding_window(33) : variants::causal();
       c.spec.variant.logits = variants::soft_cap(cap);
-      c.edit = [](const Site& s, double drawn) { return s.plane == Plane::q ? 16 * drawn : drawn; };   // large logits
+      c.edit = [](const Site& s, double drawn) { return s.plane == Plane::q ? 16 * drawn : drawn; };  // large logits
       c.logits = [cap](double s, const ref::Vars&) { return cap * std::tanh(s / cap); };
       check(c);
       const auto capped = reference(Problem(c));
       c.logits = [](double s, const ref::Vars&) { return s; };
       const auto uncapped = reference(Problem(c));
-      EXPECT_GT(std::fabs(capped[0].lse - uncapped[0].lse), 1);   // the case tells the two apart
+      EXPECT_GT(std::fabs(capped[0].lse - uncapped[0].lse), 1);  // the case tells the two apart
     }
   }
 }
@@ -350,7 +354,8 @@ void check_block_sparse(const BlockSparse& pattern, std::int64_t rows, std::int6
   const TensorView k(const_cast<void*>(dense.k.data), type, {columns, heads, dim});
   const TensorView v(const_cast<void*>(dense.v.data), type, {columns, heads, dim});
   p.segments[0] = pattern.segment();
-  p.segment_data[0] = SegmentData{.store = block_sparse_kv_store(k, v, pattern.page_size), .kv_indices = pattern.kv_indices, .page_pos = pattern.page_pos};
+  p.segment_data[0] =
+      SegmentData{.store = block_sparse_kv_store(k, v, pattern.page_size), .kv_indices = pattern.kv_indices, .page_pos = pattern.page_pos};
   const std::vector<std::int64_t> kv_len{columns};
   p.batch.kv_len = kv_len;
   p.limits.max_groups = static_cast<std::int64_t>(pattern.qo_indptr.size()) - 1;
@@ -367,19 +372,20 @@ TEST(Regression, E11_EveryQueryBlockAttendsOnlyTheFirstKeyBlock) {
 }
 
 TEST(BlockSparse, PatternsCutByTheEndsAndPerHead) {
-  const std::vector<std::int64_t> indptr{0, 2, 2, 3, 5};          // 4 block rows of 30 rows, the last of 10; columns in blocks of 16, the last of 6
+  const std::vector<std::int64_t> indptr{0, 2, 2, 3, 5};  // 4 block rows of 30 rows, the last of 10; columns in blocks of 16, the last of 6
   const std::vector<std::int32_t> indices{0, 4, 1, 2, 4};
   const BlockSparse pattern = block_sparse(100, 70, 30, 16, indptr, indices);
   check_block_sparse(pattern, 100, 70, 2, 40, DType::f32, [&](std::int64_t, std::int64_t row, std::int64_t column) {
     const auto r = static_cast<std::size_t>(row / 30);
     return std::find(indices.begin() + indptr[r], indices.begin() + indptr[r + 1], column / 16) != indices.begin() + indptr[r + 1];
   });
-  const std::vector<std::int64_t> per_head{0, 1, 2, 2, 2, 4};      // [2 heads, 2 block rows + 1]
+  const std::vector<std::int64_t> per_head{0, 1, 2, 2, 2, 4};  // [2 heads, 2 block rows + 1]
   const std::vector<std::int32_t> head_indices{1, 0, 0, 2};
   const BlockSparse two = block_sparse(40, 48, 20, 16, per_head, head_indices, 2);
   check_block_sparse(two, 40, 48, 2, 16, DType::bf16, [&](std::int64_t head, std::int64_t row, std::int64_t column) {
     const auto at = static_cast<std::size_t>(head * 3 + row / 20);
-    return std::find(head_indices.begin() + per_head[at], head_indices.begin() + per_head[at + 1], column / 16) != head_indices.begin() + per_head[at + 1];
+    return std::find(head_indices.begin() + per_head[at], head_indices.begin() + per_head[at + 1], column / 16) !=
+           head_indices.begin() + per_head[at + 1];
   });
 }
 

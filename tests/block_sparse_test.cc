@@ -156,7 +156,9 @@ TEST(BlockSparse, RefusesBadPatterns) {
   expect_refused("row_sizes[1]=-1", [&] { variable_block_sparse(Ints{2, -1}, Ints{2, 2}, mask); });
   expect_refused("col_sizes[1]=2147483647 brings the sum", [&] { variable_block_sparse(Ints{2, 1}, Ints{2, 2147483647}, mask); });
   expect_refused("block_mask has 4 entries", [&] { variable_block_sparse(Ints{2, 1, 1}, Ints{2, 2}, mask); });
-  expect_refused("row_sizes of 4 and col_sizes of 2 entries may either", [&] { variable_block_sparse(Ints{1, 1, 1, 1}, Ints{2, 2}, std::vector<std::uint8_t>(8, 1), 2); });
+  expect_refused("row_sizes of 4 and col_sizes of 2 entries may either", [&] {
+    variable_block_sparse(Ints{1, 1, 1, 1}, Ints{2, 2}, std::vector<std::uint8_t>(8, 1), 2);
+  });
   expect_refused("row_sizes of head 1 sum to 4", [&] { variable_block_sparse(Ints{3, 4}, Ints{2, 1, 2, 1}, mask, 2); });
 }
 
@@ -177,7 +179,7 @@ TEST(KvStore, StridesInBytes) {
   EXPECT_EQ(store.k.head_byte_stride, 4 * 8 * 2);
 
   const TensorView k(data.data(), DType::bf16, {10, 2, 8});
-  const TensorView v(data.data(), DType::bf16, {10, 2, 4}, {1, 80, 20});    // tokens contiguous
+  const TensorView v(data.data(), DType::bf16, {10, 2, 4}, {1, 80, 20});  // tokens contiguous
   store = ragged_kv_store(k, v);
   EXPECT_EQ(store.page_size, kEndlessPage);
   EXPECT_EQ(store.num_pages, 10);
@@ -195,7 +197,9 @@ TEST(KvStore, StridesInBytes) {
   expect_refused("v.shape[0]=5", [&] { ragged_kv_store(k, TensorView(data.data(), DType::bf16, {5, 2, 8})); });
   expect_refused("k.data is null", [&] { ragged_kv_store(TensorView(nullptr, DType::bf16, {5, 2, 8}), k); });
   expect_refused("k.strides[3]=2; 4-bit", [&] { paged_kv_store(TensorView(data.data(), DType::nvfp4, {2, 4, 2, 4}, {64, 16, 8, 2}), k4); });
-  expect_refused("k.strides[2]=15 elements of nvfp4", [&] { paged_kv_store(TensorView(data.data(), DType::nvfp4, {2, 4, 2, 4}, {128, 32, 15, 1}), k4); });
+  expect_refused("k.strides[2]=15 elements of nvfp4", [&] {
+    paged_kv_store(TensorView(data.data(), DType::nvfp4, {2, 4, 2, 4}, {128, 32, 15, 1}), k4);
+  });
   expect_refused("page_size=0", [&] { block_sparse_kv_store(k, k, 0); });
 }
 

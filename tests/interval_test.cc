@@ -204,29 +204,20 @@ TEST(Interval, RandomAffineMasksAreSound) {
     const auto side = [&] {
       const Expr a = make.integer(0), b = make.integer(0);
       switch (make.pick(5)) {
-        case 0:
-          return a + b;
-        case 1:
-          return a - b;
-        case 2:
-          return a / (1 + make.pick(9));
-        case 3:
-          return a * (make.pick(5) - 2) + b;
-        default:
-          return a;
+        case 0: return a + b;
+        case 1: return a - b;
+        case 2: return a / (1 + make.pick(9));
+        case 3: return a * (make.pick(5) - 2) + b;
+        default: return a;
       }
     };
     const auto leaf = [&] {
       const Expr a = side(), b = side();
       switch (make.pick(4)) {
-        case 0:
-          return a < b;
-        case 1:
-          return a <= b;
-        case 2:
-          return a == b;
-        default:
-          return a != b;
+        case 0: return a < b;
+        case 1: return a <= b;
+        case 2: return a == b;
+        default: return a != b;
       }
     };
     const Expr mask = make.pick(2) == 0 ? (leaf() & leaf()) : ((leaf() & leaf()) | !leaf());

@@ -25,8 +25,14 @@ struct HandLine {
     for (const std::int32_t n : blocks) {
       WorkItem item{};
       item.kv_end = n * 4;
-      LineTile tile{.cost = 0, .cost_before = strip.cost, .cost_piece = 5, .cost_step = 3, .item_begin = static_cast<std::int32_t>(items.size()),
-                    .item_end = static_cast<std::int32_t>(items.size()) + 1, .kv_block = 4, .shared = 0};
+      LineTile tile{.cost = 0,
+                    .cost_before = strip.cost,
+                    .cost_piece = 5,
+                    .cost_step = 3,
+                    .item_begin = static_cast<std::int32_t>(items.size()),
+                    .item_end = static_cast<std::int32_t>(items.size()) + 1,
+                    .kv_block = 4,
+                    .shared = 0};
       tile.cost = item_cost(tile, item.kv_end);
       max_piece = std::max<std::int64_t>(max_piece, cut_items ? 8 : tile.cost);
       strip.cost += tile.cost;
@@ -42,16 +48,16 @@ struct HandLine {
 
 TEST(Partition, TakesWholeCopiesTilesAndBlocks) {
   HandLine h;
-  h.add_strip(3, {2, 4});              // costs 11 and 17: 28 a copy
+  h.add_strip(3, {2, 4});  // costs 11 and 17: 28 a copy
   const Line line = h.line();
   LineSpot at = strip_start(line, 0);
   EXPECT_EQ(take(line, at, 28 + 11 + 8), 28 + 11 + 8);
   EXPECT_EQ(at.copy, 1);
   EXPECT_EQ(at.tile, 1);
-  EXPECT_EQ(at.keys_taken, 4);         // a piece and one block
+  EXPECT_EQ(at.keys_taken, 4);  // a piece and one block
   EXPECT_EQ(take(line, at, 13), 0 + 5 + 2 * 3);
   EXPECT_EQ(at.keys_taken, 12);
-  EXPECT_EQ(take(line, at, 7), 0);     // a piece and a block are 8
+  EXPECT_EQ(take(line, at, 7), 0);  // a piece and a block are 8
   EXPECT_EQ(take(line, at, 100), 8 + 28);
   EXPECT_EQ(at.strip, 1);
   EXPECT_EQ(take(line, at, 100), 0);
@@ -87,7 +93,8 @@ TEST(Partition, RandomLinesAreTakenOnceAndBalanced) {
     const int strips = 1 + static_cast<int>(random() % 20);
     for (int s = 0; s < strips; ++s) {
       std::vector<std::int32_t> blocks;
-      for (unsigned t = 0; t <= random() % 5; ++t) blocks.push_back(static_cast<std::int32_t>(random() % 40 * (random() % 8 == 0 ? 20 : 1)));
+      for (unsigned t = 0; t <= random() % 5; ++t)
+        blocks.push_back(static_cast<std::int32_t>(random() % 40 * (random() % 8 == 0 ? 20 : 1)));
       h.add_strip(1 + static_cast<std::int32_t>(random() % 8), blocks);
     }
     const int units = 1 + static_cast<int>(random() % 40);

@@ -79,7 +79,7 @@ struct PlanBatch {
   std::vector<std::int32_t> prefix_len, document_id;
   std::vector<std::int64_t> bits_start;
   std::vector<std::uint8_t> bits;
-  std::vector<ParamValue> params;      // plan-time
+  std::vector<ParamValue> params;  // plan-time
   Batch batch() const {
     Batch b;
     b.qo_indptr = qo_indptr;
@@ -93,7 +93,8 @@ struct PlanBatch {
 };
 
 /// One paged segment over the requests.
-inline PlanBatch simple_batch(const std::vector<std::int64_t>& q_len, const std::vector<std::int64_t>& kv_len, std::int64_t page_size = 16) {
+inline PlanBatch simple_batch(const std::vector<std::int64_t>& q_len, const std::vector<std::int64_t>& kv_len,
+                              std::int64_t page_size = 16) {
   PlanBatch b;
   b.qo_indptr = {0};
   SegmentArrays a;
@@ -130,7 +131,7 @@ inline void add_random_segment(Random& random, PlanBatch& b, int num_kv_heads, s
   }
   segment.num_table_heads = random.one_in(4) ? num_kv_heads : 1;
   segment.masked = !random.one_in(5);
-  const int layout = static_cast<int>(random.in(0, 3));     // ragged, CSR, strided, CSR with page_pos
+  const int layout = static_cast<int>(random.in(0, 3));  // ragged, CSR, strided, CSR with page_pos
   segment.page_size = layout == 0 ? kEndlessPage : random.in(1, 20);
   const std::int64_t rows_of_table = groups * segment.num_table_heads;
   for (std::int64_t i = 0; i < rows_of_table; ++i) a.kv_len.push_back(random.one_in(5) ? 0 : random.in(0, random.one_in(3) ? 12 : max_len));

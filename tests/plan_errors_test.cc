@@ -20,13 +20,13 @@ struct Spoiled {
   PlanBatch owner = plan_test::simple_batch({2, 1, 3}, {20, 0, 35}, 16);
   Batch batch;
   std::vector<KvSegment> segments = owner.segments;
-  Ints a, b, c;          // replacement arrays
+  Ints a, b, c;  // replacement arrays
   std::vector<std::int32_t> small;
   std::vector<ParamValue> params;
 };
 
 struct Case {
-  const char* text;      // the message must contain it
+  const char* text;  // the message must contain it
   std::function<void(Spoiled&)> spoil;
 };
 
@@ -67,19 +67,47 @@ TEST_P(PlanErrors, NameTheArgumentAndChangeNothing) {
 constexpr std::int64_t kHuge = std::int64_t{1} << 62;
 
 const Case kCases[] = {
-    {"qo_indptr[0]=1", [](Spoiled& s) { s.batch.qo_indptr = s.a = {1, 2, 3, 6}; }},
-    {"qo_indptr[2]=1 < qo_indptr[1]=2", [](Spoiled& s) { s.batch.qo_indptr = s.a = {0, 2, 1, 6}; }},
+    {"qo_indptr[0]=1",
+     [](Spoiled& s) {
+       s.batch.qo_indptr = s.a = {1, 2, 3, 6};
+     }},
+    {"qo_indptr[2]=1 < qo_indptr[1]=2",
+     [](Spoiled& s) {
+       s.batch.qo_indptr = s.a = {0, 2, 1, 6};
+     }},
     {"max_requests is 4", [](Spoiled& s) { s.batch.qo_indptr = s.a = {0, 1, 2, 3, 4, 5}; }},
-    {"max_tokens is 10", [](Spoiled& s) { s.batch.qo_indptr = s.a = {0, 2, 3, 11}; }},
-    {"qo_indptr[3]=4611686018427387904", [](Spoiled& s) { s.batch.qo_indptr = s.a = {0, 2, 3, kHuge}; }},
-    {": kv_len has 2 entries", [](Spoiled& s) { s.batch.kv_len = s.a = {1, 2}; }},
-    {": kv_len[1]=-1", [](Spoiled& s) { s.batch.kv_len = s.a = {1, -1, 2}; }},
+    {"max_tokens is 10",
+     [](Spoiled& s) {
+       s.batch.qo_indptr = s.a = {0, 2, 3, 11};
+     }},
+    {"qo_indptr[3]=4611686018427387904",
+     [](Spoiled& s) {
+       s.batch.qo_indptr = s.a = {0, 2, 3, kHuge};
+     }},
+    {": kv_len has 2 entries",
+     [](Spoiled& s) {
+       s.batch.kv_len = s.a = {1, 2};
+     }},
+    {": kv_len[1]=-1",
+     [](Spoiled& s) {
+       s.batch.kv_len = s.a = {1, -1, 2};
+     }},
     {": q_pos has 1 entries", [](Spoiled& s) { s.batch.q_pos = s.a = {1}; }},
-    {": q_pos[2]=4611686018427387904", [](Spoiled& s) { s.batch.q_pos = s.a = {1, 0, kHuge}; }},
-    {"q_rope_pos has 4 entries", [](Spoiled& s) { s.batch.q_rope_pos = s.a = {1, 2, 3, 4}; }},
-    {"q_rope_pos[0]=-4611686018427387904", [](Spoiled& s) { s.batch.q_rope_pos = s.a = {-kHuge, 0, 0}; }},
+    {": q_pos[2]=4611686018427387904",
+     [](Spoiled& s) {
+       s.batch.q_pos = s.a = {1, 0, kHuge};
+     }},
+    {"q_rope_pos has 4 entries",
+     [](Spoiled& s) {
+       s.batch.q_rope_pos = s.a = {1, 2, 3, 4};
+     }},
+    {"q_rope_pos[0]=-4611686018427387904",
+     [](Spoiled& s) {
+       s.batch.q_rope_pos = s.a = {-kHuge, 0, 0};
+     }},
     {"max_segments is 2", [](Spoiled& s) { s.segments.resize(3, s.segments[0]); }},
-    {"max_groups is 7", [](Spoiled& s) {
+    {"max_groups is 7",
+     [](Spoiled& s) {
        s.segments.push_back(s.segments[0]);
        s.segments[1].qo_indptr = s.a = {0, 1, 2, 3, 4, 5};
      }},
@@ -87,55 +115,110 @@ const Case kCases[] = {
     {"segments[0].page_size=4611686018427387904", [](Spoiled& s) { s.segments[0].page_size = kHuge; }},
     {"segments[0].num_table_heads=3", [](Spoiled& s) { s.segments[0].num_table_heads = 3; }},
     {"segments[0].num_table_heads=0", [](Spoiled& s) { s.segments[0].num_table_heads = 0; }},
-    {"segments[0].qo_indptr[0]=-1", [](Spoiled& s) { s.segments[0].qo_indptr = s.a = {-1, 2, 3, 6}; }},
-    {"segments[0].qo_indptr[2]=1 < [1]=2", [](Spoiled& s) { s.segments[0].qo_indptr = s.a = {0, 2, 1, 6}; }},
-    {"segments[0].qo_indptr[3]=7 exceeds the 6 query rows", [](Spoiled& s) { s.segments[0].qo_indptr = s.a = {0, 2, 3, 7}; }},
-    {"segments[0].kv_indptr has 3 entries; must have 4", [](Spoiled& s) { s.segments[0].kv_indptr = s.a = {0, 2, 2}; }},
+    {"segments[0].qo_indptr[0]=-1",
+     [](Spoiled& s) {
+       s.segments[0].qo_indptr = s.a = {-1, 2, 3, 6};
+     }},
+    {"segments[0].qo_indptr[2]=1 < [1]=2",
+     [](Spoiled& s) {
+       s.segments[0].qo_indptr = s.a = {0, 2, 1, 6};
+     }},
+    {"segments[0].qo_indptr[3]=7 exceeds the 6 query rows",
+     [](Spoiled& s) {
+       s.segments[0].qo_indptr = s.a = {0, 2, 3, 7};
+     }},
+    {"segments[0].kv_indptr has 3 entries; must have 4",
+     [](Spoiled& s) {
+       s.segments[0].kv_indptr = s.a = {0, 2, 2};
+     }},
     {"segments[0].kv_indptr has 0 entries", [](Spoiled& s) { s.segments[0].kv_indptr = {}; }},
-    {"segments[0].kv_indptr[0]=-2", [](Spoiled& s) { s.segments[0].kv_indptr = s.a = {-2, 2, 2, 5}; }},
-    {"segments[0].kv_indptr[2]=1 < [1]=2", [](Spoiled& s) { s.segments[0].kv_indptr = s.a = {0, 2, 1, 5}; }},
-    {"segments[0].kv_len has 2 entries", [](Spoiled& s) { s.segments[0].kv_len = s.a = {20, 0}; }},
+    {"segments[0].kv_indptr[0]=-2",
+     [](Spoiled& s) {
+       s.segments[0].kv_indptr = s.a = {-2, 2, 2, 5};
+     }},
+    {"segments[0].kv_indptr[2]=1 < [1]=2",
+     [](Spoiled& s) {
+       s.segments[0].kv_indptr = s.a = {0, 2, 1, 5};
+     }},
+    {"segments[0].kv_len has 2 entries",
+     [](Spoiled& s) {
+       s.segments[0].kv_len = s.a = {20, 0};
+     }},
     {"segments[0].kv_len has 0 entries", [](Spoiled& s) { s.segments[0].kv_len = {}; }},
-    {"segments[0].kv_len[1]=-1", [](Spoiled& s) { s.segments[0].kv_len = s.a = {20, -1, 35}; }},
-    {"segments[0].kv_len[2]=101", [](Spoiled& s) { s.segments[0].kv_len = s.a = {20, 0, 101}; }},
-    {"segments[0].kv_len[2]=4611686018427387904", [](Spoiled& s) { s.segments[0].kv_len = s.a = {20, 0, kHuge}; }},
-    {"segments[0].kv_len[0]=33 keys need 3 entries; kv_indptr gives 2", [](Spoiled& s) { s.segments[0].kv_len = s.a = {33, 0, 35}; }},
+    {"segments[0].kv_len[1]=-1",
+     [](Spoiled& s) {
+       s.segments[0].kv_len = s.a = {20, -1, 35};
+     }},
+    {"segments[0].kv_len[2]=101",
+     [](Spoiled& s) {
+       s.segments[0].kv_len = s.a = {20, 0, 101};
+     }},
+    {"segments[0].kv_len[2]=4611686018427387904",
+     [](Spoiled& s) {
+       s.segments[0].kv_len = s.a = {20, 0, kHuge};
+     }},
+    {"segments[0].kv_len[0]=33 keys need 3 entries; kv_indptr gives 2",
+     [](Spoiled& s) {
+       s.segments[0].kv_len = s.a = {33, 0, 35};
+     }},
     {"segments[0].kv_indptr excludes table_stride=5", [](Spoiled& s) { s.segments[0].table_stride = 5; }},
     {"segments[0].table_stride=-1", [](Spoiled& s) { s.segments[0].table_stride = -1; }},
-    {"segments[0].table_stride=2 entries a row; kv_len[2]=35 keys need 3", [](Spoiled& s) {
+    {"segments[0].table_stride=2 entries a row; kv_len[2]=35 keys need 3",
+     [](Spoiled& s) {
        s.segments[0].kv_indptr = {};
        s.segments[0].table_stride = 2;
      }},
-    {"segments[0].table_stride=4611686018427387904 x 3 table rows overflows", [](Spoiled& s) {
+    {"segments[0].table_stride=4611686018427387904 x 3 table rows overflows",
+     [](Spoiled& s) {
        s.segments[0].kv_indptr = {};
        s.segments[0].table_stride = kHuge;
      }},
-    {"segments[0].table_stride=4 with an endless page", [](Spoiled& s) {
+    {"segments[0].table_stride=4 with an endless page",
+     [](Spoiled& s) {
        s.segments[0].kv_indptr = {};
        s.segments[0].page_size = kEndlessPage;
        s.segments[0].table_stride = 4;
      }},
-    {"segments[0].kv_indptr[2] extent=101 keys", [](Spoiled& s) {
+    {"segments[0].kv_indptr[2] extent=101 keys",
+     [](Spoiled& s) {
        s.segments[0].page_size = kEndlessPage;
        s.segments[0].kv_len = {};
        s.segments[0].kv_indptr = s.a = {0, 5, 9, 110};
      }},
     {"segments[0].kv_pos has 1 entries", [](Spoiled& s) { s.segments[0].kv_pos = s.a = {0}; }},
-    {"segments[0].kv_pos[1]=4611686018427387904", [](Spoiled& s) { s.segments[0].kv_pos = s.a = {0, kHuge, 0}; }},
-    {"segments[0].kv_rope_pos has 2 entries", [](Spoiled& s) { s.segments[0].kv_rope_pos = s.a = {0, 0}; }},
-    {"segments[0].kv_rope_pos[0]=4611686018427387904", [](Spoiled& s) { s.segments[0].kv_rope_pos = s.a = {kHuge, 0, 0}; }},
-    {"segments[0].page_pos excludes kv_pos", [](Spoiled& s) {
+    {"segments[0].kv_pos[1]=4611686018427387904",
+     [](Spoiled& s) {
+       s.segments[0].kv_pos = s.a = {0, kHuge, 0};
+     }},
+    {"segments[0].kv_rope_pos has 2 entries",
+     [](Spoiled& s) {
+       s.segments[0].kv_rope_pos = s.a = {0, 0};
+     }},
+    {"segments[0].kv_rope_pos[0]=4611686018427387904",
+     [](Spoiled& s) {
+       s.segments[0].kv_rope_pos = s.a = {kHuge, 0, 0};
+     }},
+    {"segments[0].page_pos excludes kv_pos",
+     [](Spoiled& s) {
        s.segments[0].kv_pos = s.a = {0, 0, 0};
        s.segments[0].page_pos = s.b = {0, 16, 0, 16, 32};
      }},
-    {"segments[0].page_pos has 4 entries; must have 5", [](Spoiled& s) { s.segments[0].page_pos = s.a = {0, 16, 0, 16}; }},
-    {"segments[0].page_pos[4]=4611686018427387904", [](Spoiled& s) { s.segments[0].page_pos = s.a = {0, 16, 0, 16, kHuge}; }},
-    {"segments[0].page_pos with an endless page", [](Spoiled& s) {
+    {"segments[0].page_pos has 4 entries; must have 5",
+     [](Spoiled& s) {
+       s.segments[0].page_pos = s.a = {0, 16, 0, 16};
+     }},
+    {"segments[0].page_pos[4]=4611686018427387904",
+     [](Spoiled& s) {
+       s.segments[0].page_pos = s.a = {0, 16, 0, 16, kHuge};
+     }},
+    {"segments[0].page_pos with an endless page",
+     [](Spoiled& s) {
        s.segments[0].page_size = kEndlessPage;
        s.segments[0].kv_len = {};
        s.segments[0].page_pos = s.a = {0, 16, 0, 16, 32};
      }},
-    {"nonsense", [](Spoiled& s) {
+    {"nonsense",
+     [](Spoiled& s) {
        s.params = {{.name = "nonsense", .integer = 3}};
        s.batch.params = s.params;
      }},
@@ -162,7 +245,7 @@ TEST(PlanErrors, ParametersBeyondTheirLimit) {
   s.small.resize(17);
   s.params = {{.name = "document_id", .array = TensorView(s.small.data(), DType::i32, {17})}};
   s.batch = s.owner.batch();
-  EXPECT_THROW(make_plan(plan, s.batch), Error);        // missing
+  EXPECT_THROW(make_plan(plan, s.batch), Error);  // missing
   s.batch.params = s.params;
   try {
     make_plan(plan, s.batch);
@@ -181,7 +264,7 @@ TEST(PlanErrors, InvariantSegmentsMeetAtChunks) {
   Spoiled s;
   s.batch = s.owner.batch();
   s.segments.push_back(s.segments[0]);
-  s.segments[1].kv_pos = s.a = {32, 7, 64};     // request 1 has no keys
+  s.segments[1].kv_pos = s.a = {32, 7, 64};  // request 1 has no keys
   s.batch.segments = s.segments;
   make_plan(plan, s.batch);
   s.segments[1].kv_pos = s.a = {32, 0, 63};
@@ -207,7 +290,9 @@ TEST(PlanErrors, SpoiledBlobs) {
     const char* text;
     std::function<void(std::byte*, abi::PlanHeader&)> change;
   };
-  const auto item = [](std::byte* at, abi::PlanHeader& h, std::int64_t i) -> abi::WorkItem& { return reinterpret_cast<abi::WorkItem*>(at + h.items.offset)[i]; };
+  const auto item = [](std::byte* at, abi::PlanHeader& h, std::int64_t i) -> abi::WorkItem& {
+    return reinterpret_cast<abi::WorkItem*>(at + h.items.offset)[i];
+  };
   const Spoil spoils[] = {
       {"header.magic", [](std::byte*, abi::PlanHeader& h) { h.magic ^= 1; }},
       {"header.version", [](std::byte*, abi::PlanHeader& h) { h.version += 1; }},
@@ -233,15 +318,23 @@ TEST(PlanErrors, SpoiledBlobs) {
       {"items[0].flags", [&](std::byte* at, abi::PlanHeader& h) { item(at, h, 0).flags = abi::WorkItem::kLast; }},
       {"items[0].flags", [&](std::byte* at, abi::PlanHeader& h) { item(at, h, 0).flags |= abi::WorkItem::kChunk; }},
       {"items[0].part_row", [&](std::byte* at, abi::PlanHeader& h) { item(at, h, 0).part_row = -2; }},
-      {"merges[0].row_count", [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::MergeItem*>(at + h.merges.offset)->row_count = 1000; }},
-      {"merges[0].part_count", [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::MergeItem*>(at + h.merges.offset)->part_count = 1000; }},
-      {"merge_parts[0].part_row", [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::MergePart*>(at + h.merge_parts.offset)->part_row = -1; }},
-      {"requests[0].q_begin", [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::RequestInfo*>(at + h.requests.offset)->q_begin = 1; }},
-      {"segments[0].num_groups", [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::SegmentInfo*>(at + h.segments.offset)->num_groups = 4; }},
-      {"segments[0].num_entries", [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::SegmentInfo*>(at + h.segments.offset)->num_entries = 1; }},
-      {"kv_rows[0].table_begin", [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::KvRow*>(at + h.kv_rows.offset)->table_begin = -1; }},
+      {"merges[0].row_count",
+       [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::MergeItem*>(at + h.merges.offset)->row_count = 1000; }},
+      {"merges[0].part_count",
+       [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::MergeItem*>(at + h.merges.offset)->part_count = 1000; }},
+      {"merge_parts[0].part_row",
+       [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::MergePart*>(at + h.merge_parts.offset)->part_row = -1; }},
+      {"requests[0].q_begin",
+       [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::RequestInfo*>(at + h.requests.offset)->q_begin = 1; }},
+      {"segments[0].num_groups",
+       [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::SegmentInfo*>(at + h.segments.offset)->num_groups = 4; }},
+      {"segments[0].num_entries",
+       [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::SegmentInfo*>(at + h.segments.offset)->num_entries = 1; }},
+      {"kv_rows[0].table_begin",
+       [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::KvRow*>(at + h.kv_rows.offset)->table_begin = -1; }},
       {"kv_rows[0].kv_len", [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::KvRow*>(at + h.kv_rows.offset)->kv_len = 101; }},
-      {"kv_rows[1].q_begin", [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::KvRow*>(at + h.kv_rows.offset)[1].q_begin = 1; }},
+      {"kv_rows[1].q_begin",
+       [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::KvRow*>(at + h.kv_rows.offset)[1].q_begin = 1; }},
   };
   for (const Spoil& spoil : spoils) {
     std::memcpy(blob, plan.view.header, size);

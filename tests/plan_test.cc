@@ -97,7 +97,7 @@ class PlanChecker {
   }
 
  private:
-  struct Span {                        // keys [begin, end) of a kv row
+  struct Span {  // keys [begin, end) of a kv row
     std::int32_t kv_row, begin, end;
   };
 
@@ -134,7 +134,7 @@ class PlanChecker {
       std::int64_t output_row;
       std::vector<Span> spans;
     };
-    std::map<std::int32_t, PartRow> parts;     // by row of the workspace
+    std::map<std::int32_t, PartRow> parts;  // by row of the workspace
     std::vector<Span> tile;
     for (const WorkItem& item : view_.items) {
       if ((item.flags & WorkItem::kFirst) != 0) tile.clear();
@@ -197,7 +197,8 @@ class PlanChecker {
         }
         for (std::int64_t key = 0; key < row.kv_len; ++key) {
           if (covered[static_cast<std::size_t>(key)]) continue;
-          ASSERT_FALSE(sees(head, packed, s, row, key)) << "head " << head << " row " << packed << " segment " << s << " key " << key << " is lost";
+          ASSERT_FALSE(sees(head, packed, s, row, key))
+              << "head " << head << " row " << packed << " segment " << s << " key " << key << " is lost";
         }
       }
     }
@@ -278,7 +279,7 @@ std::span<const std::byte> blob_of(const PlanState& plan) {
 struct MaskCase {
   const char* name;
   Expr mask;
-  bool exact;            // of hulls of one request: a tile's block that no row sees is dropped
+  bool exact;  // of hulls of one request: a tile's block that no row sees is dropped
 };
 
 std::vector<MaskCase> mask_cases() {
@@ -537,7 +538,8 @@ TEST(Plan, InvariantChunksDependOnTheirRequestOnly) {
     PlanState among(plan_test::make_schedule(form));
     const std::int64_t before = random.in(0, 30);
     make_plan(among, plan_test::simple_batch({before, q_len, random.in(0, 9)}, {random.in(0, 300), kv_len, random.in(0, 300)}).batch());
-    for (std::int64_t row = 0; row < q_len * 2; ++row) EXPECT_EQ(chunks_of(alone, row), chunks_of(among, before * 2 + row)) << "round " << round;
+    for (std::int64_t row = 0; row < q_len * 2; ++row)
+      EXPECT_EQ(chunks_of(alone, row), chunks_of(among, before * 2 + row)) << "round " << round;
   }
 }
 
@@ -555,7 +557,7 @@ TEST(Plan, PublicClassUpdatesLoadsAndReports) {
   const PlanInfo info = plan.update(b.batch());
   EXPECT_EQ(info.blob_bytes, std::ssize(plan.blob()));
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(plan.blob().data()) % 64, 0U);
-  prefix = {0, 0};       // the plan holds its own copy
+  prefix = {0, 0};  // the plan holds its own copy
   const variant::ParamData& copied = plan.state().params[0];
   ASSERT_EQ(copied.size, 2);
   EXPECT_EQ(static_cast<const std::int32_t*>(copied.data)[0], 12);

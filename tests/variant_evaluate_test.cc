@@ -233,26 +233,13 @@ TEST(VariantEvaluate, MasksAndLogitsMatchTheInterpreter) {
     v.mask = make_mask.boolean(3);
     Expr logits = make.exact(3);
     switch (rng() % 8) {
-      case 0:
-        logits = tanh(logits);
-        break;
-      case 1:
-        logits = exp(logits * 0.125F);
-        break;
-      case 2:
-        logits = log(abs(logits));
-        break;
-      case 3:
-        logits = sigmoid(logits);
-        break;
-      case 4:
-        logits = sqrt(logits);
-        break;
-      case 5:
-        logits = rsqrt(logits);
-        break;
-      default:
-        break;
+      case 0: logits = tanh(logits); break;
+      case 1: logits = exp(logits * 0.125F); break;
+      case 2: logits = log(abs(logits)); break;
+      case 3: logits = sigmoid(logits); break;
+      case 4: logits = sqrt(logits); break;
+      case 5: logits = rsqrt(logits); break;
+      default: break;
     }
     v.logits = logits;
     Program program;

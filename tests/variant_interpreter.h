@@ -58,12 +58,9 @@ class Interpreter {
     for (const auto& arg : n.args) a.push_back(value(*arg));
     switch (n.op) {
       case Op::const_boolean:
-      case Op::const_integer:
-        return {n.integer, 0};
-      case Op::const_number:
-        return {0, n.number};
-      case Op::var:
-        return variable(n.var);
+      case Op::const_integer: return {n.integer, 0};
+      case Op::const_number: return {0, n.number};
+      case Op::var: return variable(n.var);
       case Op::scalar_param:
         return n.type == ExprType::number ? Value{0, params_.numbers.at(n.param)} : Value{params_.integers.at(n.param), 0};
       case Op::array_param:
@@ -75,18 +72,12 @@ class Interpreter {
         const std::int64_t i = a[0].integer;
         return {i < 0 ? 0 : (element(params_.bits.at(n.param), i / 8) >> (i % 8)) & 1, 0};
       }
-      case Op::to_number:
-        return {0, static_cast<float>(a[0].integer)};
-      case Op::and_:
-        return {a[0].integer & a[1].integer, 0};
-      case Op::or_:
-        return {a[0].integer | a[1].integer, 0};
-      case Op::not_:
-        return {1 - a[0].integer, 0};
-      case Op::select:
-        return a[0].integer != 0 ? a[1] : a[2];
-      default:
-        break;
+      case Op::to_number: return {0, static_cast<float>(a[0].integer)};
+      case Op::and_: return {a[0].integer & a[1].integer, 0};
+      case Op::or_: return {a[0].integer | a[1].integer, 0};
+      case Op::not_: return {1 - a[0].integer, 0};
+      case Op::select: return a[0].integer != 0 ? a[1] : a[2];
+      default: break;
     }
     const Value b = a.size() > 1 ? a[1] : Value{};
     if (n.args[0]->type == ExprType::number) return numbers(n.op, a[0].number, b.number);
@@ -100,32 +91,19 @@ class Interpreter {
 
   Value variable(Var v) const {
     switch (v) {
-      case Var::score:
-        return {0, point_.score};
-      case Var::x:
-        return {0, point_.x};
-      case Var::mean_square:
-        return {0, point_.mean_square};
-      case Var::q_pos:
-        return {point_.q_pos, 0};
-      case Var::kv_pos:
-        return {point_.kv_pos, 0};
-      case Var::q_idx:
-        return {point_.q_idx, 0};
-      case Var::q_len:
-        return {point_.q_len, 0};
-      case Var::kv_len:
-        return {point_.kv_len, 0};
-      case Var::request:
-        return {point_.request, 0};
-      case Var::q_head:
-        return {point_.q_head, 0};
-      case Var::kv_head:
-        return {point_.kv_head, 0};
-      case Var::q_row:
-        return {point_.q_row, 0};
-      case Var::dim:
-        return {point_.dim, 0};
+      case Var::score: return {0, point_.score};
+      case Var::x: return {0, point_.x};
+      case Var::mean_square: return {0, point_.mean_square};
+      case Var::q_pos: return {point_.q_pos, 0};
+      case Var::kv_pos: return {point_.kv_pos, 0};
+      case Var::q_idx: return {point_.q_idx, 0};
+      case Var::q_len: return {point_.q_len, 0};
+      case Var::kv_len: return {point_.kv_len, 0};
+      case Var::request: return {point_.request, 0};
+      case Var::q_head: return {point_.q_head, 0};
+      case Var::kv_head: return {point_.kv_head, 0};
+      case Var::q_row: return {point_.q_row, 0};
+      case Var::dim: return {point_.dim, 0};
     }
     return {};
   }
@@ -133,34 +111,20 @@ class Interpreter {
   static std::int64_t integers(Op op, std::int64_t x, std::int64_t y) {
     const auto a = static_cast<std::uint64_t>(x), b = static_cast<std::uint64_t>(y);
     switch (op) {
-      case Op::add:
-        return static_cast<std::int64_t>(a + b);
-      case Op::sub:
-        return static_cast<std::int64_t>(a - b);
-      case Op::mul:
-        return static_cast<std::int64_t>(a * b);
-      case Op::div:
-        return floor_div(x, y);
-      case Op::mod:
-        return y == 0 ? 0 : static_cast<std::int64_t>(a - b * static_cast<std::uint64_t>(floor_div(x, y)));
-      case Op::neg:
-        return static_cast<std::int64_t>(-a);
-      case Op::abs:
-        return x < 0 ? static_cast<std::int64_t>(-a) : x;
-      case Op::min:
-        return x < y ? x : y;
-      case Op::max:
-        return x > y ? x : y;
-      case Op::lt:
-        return x < y;
-      case Op::le:
-        return x <= y;
-      case Op::eq:
-        return x == y;
-      case Op::ne:
-        return x != y;
-      default:
-        return 0;
+      case Op::add: return static_cast<std::int64_t>(a + b);
+      case Op::sub: return static_cast<std::int64_t>(a - b);
+      case Op::mul: return static_cast<std::int64_t>(a * b);
+      case Op::div: return floor_div(x, y);
+      case Op::mod: return y == 0 ? 0 : static_cast<std::int64_t>(a - b * static_cast<std::uint64_t>(floor_div(x, y)));
+      case Op::neg: return static_cast<std::int64_t>(-a);
+      case Op::abs: return x < 0 ? static_cast<std::int64_t>(-a) : x;
+      case Op::min: return x < y ? x : y;
+      case Op::max: return x > y ? x : y;
+      case Op::lt: return x < y;
+      case Op::le: return x <= y;
+      case Op::eq: return x == y;
+      case Op::ne: return x != y;
+      default: return 0;
     }
   }
 
@@ -168,58 +132,25 @@ class Interpreter {
     const double a = x, b = y;
     double r = 0;
     switch (op) {
-      case Op::add:
-        r = a + b;
-        break;
-      case Op::sub:
-        r = a - b;
-        break;
-      case Op::mul:
-        r = a * b;
-        break;
-      case Op::div:
-        r = a / b;
-        break;
-      case Op::neg:
-        r = -a;
-        break;
-      case Op::abs:
-        r = std::fabs(a);
-        break;
-      case Op::min:
-        r = std::fmin(a, b);
-        break;
-      case Op::max:
-        r = std::fmax(a, b);
-        break;
-      case Op::exp:
-        r = std::exp(a);
-        break;
-      case Op::log:
-        r = std::log(a);
-        break;
-      case Op::tanh:
-        r = std::tanh(a);
-        break;
-      case Op::sqrt:
-        r = std::sqrt(a);
-        break;
-      case Op::rsqrt:
-        r = 1 / std::sqrt(a);
-        break;
-      case Op::sigmoid:
-        r = 1 / (1 + std::exp(-a));
-        break;
-      case Op::lt:
-        return {a < b, 0};
-      case Op::le:
-        return {a <= b, 0};
-      case Op::eq:
-        return {a == b, 0};
-      case Op::ne:
-        return {a != b, 0};
-      default:
-        break;
+      case Op::add: r = a + b; break;
+      case Op::sub: r = a - b; break;
+      case Op::mul: r = a * b; break;
+      case Op::div: r = a / b; break;
+      case Op::neg: r = -a; break;
+      case Op::abs: r = std::fabs(a); break;
+      case Op::min: r = std::fmin(a, b); break;
+      case Op::max: r = std::fmax(a, b); break;
+      case Op::exp: r = std::exp(a); break;
+      case Op::log: r = std::log(a); break;
+      case Op::tanh: r = std::tanh(a); break;
+      case Op::sqrt: r = std::sqrt(a); break;
+      case Op::rsqrt: r = 1 / std::sqrt(a); break;
+      case Op::sigmoid: r = 1 / (1 + std::exp(-a)); break;
+      case Op::lt: return {a < b, 0};
+      case Op::le: return {a <= b, 0};
+      case Op::eq: return {a == b, 0};
+      case Op::ne: return {a != b, 0};
+      default: break;
     }
     return {0, static_cast<float>(r)};
   }
@@ -241,24 +172,15 @@ class RandomExpr {
     if (depth == 0 || pick(5) == 0) return pick(3) == 0 ? Expr(pick(41) - 20) : integers_[static_cast<std::size_t>(pick(size(integers_)))];
     const Expr a = integer(depth - 1);
     switch (pick(9)) {
-      case 0:
-        return a + integer(depth - 1);
-      case 1:
-        return a - integer(depth - 1);
-      case 2:
-        return a * integer(depth - 1);
-      case 3:
-        return a / integer(depth - 1);
-      case 4:
-        return a % integer(depth - 1);
-      case 5:
-        return pick(2) == 0 ? -a : abs(a);
-      case 6:
-        return min(a, integer(depth - 1));
-      case 7:
-        return max(a, integer(depth - 1));
-      default:
-        return select(boolean(depth - 1), a, integer(depth - 1));
+      case 0: return a + integer(depth - 1);
+      case 1: return a - integer(depth - 1);
+      case 2: return a * integer(depth - 1);
+      case 3: return a / integer(depth - 1);
+      case 4: return a % integer(depth - 1);
+      case 5: return pick(2) == 0 ? -a : abs(a);
+      case 6: return min(a, integer(depth - 1));
+      case 7: return max(a, integer(depth - 1));
+      default: return select(boolean(depth - 1), a, integer(depth - 1));
     }
   }
 
@@ -269,24 +191,15 @@ class RandomExpr {
     }
     const Expr a = exact(depth - 1);
     switch (pick(9)) {
-      case 0:
-        return a + exact(depth - 1);
-      case 1:
-        return a - exact(depth - 1);
-      case 2:
-        return a * exact(depth - 1);
-      case 3:
-        return a / exact(depth - 1);
-      case 4:
-        return pick(2) == 0 ? -a : abs(a);
-      case 5:
-        return min(a, exact(depth - 1));
-      case 6:
-        return max(a, exact(depth - 1));
-      case 7:
-        return a + integer(depth - 1);
-      default:
-        return select(boolean(depth - 1), a, exact(depth - 1));
+      case 0: return a + exact(depth - 1);
+      case 1: return a - exact(depth - 1);
+      case 2: return a * exact(depth - 1);
+      case 3: return a / exact(depth - 1);
+      case 4: return pick(2) == 0 ? -a : abs(a);
+      case 5: return min(a, exact(depth - 1));
+      case 6: return max(a, exact(depth - 1));
+      case 7: return a + integer(depth - 1);
+      default: return select(boolean(depth - 1), a, exact(depth - 1));
     }
   }
 
@@ -295,18 +208,12 @@ class RandomExpr {
       return booleans_.empty() || pick(2) == 0 ? kv_comparison(0) : booleans_[static_cast<std::size_t>(pick(size(booleans_)))];
     }
     switch (pick(7)) {
-      case 0:
-        return boolean(depth - 1) & boolean(depth - 1);
-      case 1:
-        return boolean(depth - 1) | boolean(depth - 1);
-      case 2:
-        return !boolean(depth - 1);
-      case 3:
-        return select(boolean(depth - 1), boolean(depth - 1), boolean(depth - 1));
-      case 4:
-        return comparison(exact(depth - 1), exact(depth - 1));
-      default:
-        return kv_comparison(depth - 1);
+      case 0: return boolean(depth - 1) & boolean(depth - 1);
+      case 1: return boolean(depth - 1) | boolean(depth - 1);
+      case 2: return !boolean(depth - 1);
+      case 3: return select(boolean(depth - 1), boolean(depth - 1), boolean(depth - 1));
+      case 4: return comparison(exact(depth - 1), exact(depth - 1));
+      default: return kv_comparison(depth - 1);
     }
   }
 
@@ -317,18 +224,12 @@ class RandomExpr {
 
   Expr comparison(const Expr& a, const Expr& b) {
     switch (pick(6)) {
-      case 0:
-        return a < b;
-      case 1:
-        return a <= b;
-      case 2:
-        return a > b;
-      case 3:
-        return a >= b;
-      case 4:
-        return a == b;
-      default:
-        return a != b;
+      case 0: return a < b;
+      case 1: return a <= b;
+      case 2: return a > b;
+      case 3: return a >= b;
+      case 4: return a == b;
+      default: return a != b;
     }
   }
 

@@ -188,9 +188,7 @@ double measure_peak(cpu::ThreadPool& pool, PeakLoop loop, int runs) {
   double best = 0;
   for (int run = 0; run < runs; ++run) {
     const Clock::time_point start = Clock::now();
-    pool.parallel([&](int worker) {
-      slots[static_cast<std::size_t>(worker)].flops = loop(kSteps);
-    });
+    pool.parallel([&](int worker) { slots[static_cast<std::size_t>(worker)].flops = loop(kSteps); });
     const double seconds = seconds_since(start);
     double flops = 0;
     for (const Slot& slot : slots) flops += slot.flops;

@@ -32,11 +32,12 @@ enum class ScaleGranularity : std::uint8_t { none, tensor, head, token_head, blo
 /// Scales of one plane: value = code * scale. Byte strides as in KvPlane.
 struct KvScales {
   ScaleGranularity granularity = ScaleGranularity::none;
-  const void* data = nullptr;              ///< f32: [1] | [num_kv_heads] | [page, token, head]; block: e4m3 (nvfp4) or e8m0 (mxfp4) [page, token, head, ceil(dim / block)]
-  std::int64_t page_byte_stride = 0;       ///< token_head and block
-  std::int64_t token_byte_stride = 0;      ///< token_head and block
-  std::int64_t head_byte_stride = 0;       ///< head, token_head and block
-  float global_scale = 1.0F;               ///< nvfp4's tensor scale; multiplies every scale of any granularity
+  /// f32: [1] | [num_kv_heads] | [page, token, head]; block: e4m3 (nvfp4) or e8m0 (mxfp4) [page, token, head, ceil(dim / block)].
+  const void* data = nullptr;
+  std::int64_t page_byte_stride = 0;   ///< token_head and block
+  std::int64_t token_byte_stride = 0;  ///< token_head and block
+  std::int64_t head_byte_stride = 0;   ///< head, token_head and block
+  float global_scale = 1.0F;           ///< nvfp4's tensor scale; multiplies every scale of any granularity
 };
 
 /// One plane (K, the RoPE part of K, or V): where element [page, token, head, dim] lives. Strides in bytes.
@@ -46,7 +47,7 @@ struct KvPlane {
   std::int64_t page_byte_stride = 0;
   std::int64_t token_byte_stride = 0;
   std::int64_t head_byte_stride = 0;
-  std::int64_t dim_byte_stride = 0;        ///< 0 = dense elements; otherwise bytes between elements (V may be token-contiguous); not for 4-bit
+  std::int64_t dim_byte_stride = 0;  ///< 0 = dense elements; otherwise bytes between elements (V may be token-contiguous); not for 4-bit
   KvScales scales{};
 };
 
@@ -55,16 +56,16 @@ inline constexpr std::int64_t kEndlessPage = 0;
 
 /// Keys and values of one layer. An argument of run(): one plan serves all layers.
 struct KvStore {
-  std::int64_t page_size = 16;             ///< tokens a page, any >= 1, or kEndlessPage
-  std::int64_t num_pages = 0;              ///< page ids are in [0, num_pages); ragged: number of tokens
-  KvPlane k{};                             ///< dims [0, head_dim_qk - head_dim_rope)
-  KvPlane k_rope{};                        ///< dims [head_dim_qk - head_dim_rope, head_dim_qk) where the spec has head_dim_rope > 0
-  KvPlane v{};                             ///< unused where spec.v_is_k: V is then the first head_dim_vo dims of k
+  std::int64_t page_size = 16;  ///< tokens a page, any >= 1, or kEndlessPage
+  std::int64_t num_pages = 0;   ///< page ids are in [0, num_pages); ragged: number of tokens
+  KvPlane k{};                  ///< dims [0, head_dim_qk - head_dim_rope)
+  KvPlane k_rope{};             ///< dims [head_dim_qk - head_dim_rope, head_dim_qk) where the spec has head_dim_rope > 0
+  KvPlane v{};                  ///< unused where spec.v_is_k: V is then the first head_dim_vo dims of k
 };
 
 enum class KvLayout : std::uint8_t {
-  nhd,                                     ///< [page, token, head, dim]
-  hnd,                                     ///< [page, head, token, dim]
+  nhd,  ///< [page, token, head, dim]
+  hnd,  ///< [page, head, token, dim]
 };
 
 /// Paged K and V as 4-D tensors [num_pages, page_size, heads, dim] (nhd) or [num_pages, heads, page_size, dim] (hnd), any strides.
@@ -80,28 +81,29 @@ enum class LseKind : std::uint8_t { none, natural, base2 };
 
 /// What is asked: everything that selects and shapes a kernel.
 struct AttentionSpec {
-  int num_qo_heads = 1;                    ///< any multiple of num_kv_heads
+  int num_qo_heads = 1;  ///< any multiple of num_kv_heads
   int num_kv_heads = 1;
-  int head_dim_qk = 128;                   ///< 1..1024
-  int head_dim_vo = 0;                     ///< 0 = head_dim_qk; 1..1024
-  int head_dim_rope = 0;                   ///< > 0: Q and K come in two tensors, the second holds the last head_dim_rope dims (MLA)
-  DType q_dtype = DType::bf16;             ///< f32, f16, bf16
-  DType k_dtype = DType::bf16;             ///< f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4
+  int head_dim_qk = 128;        ///< 1..1024
+  int head_dim_vo = 0;          ///< 0 = head_dim_qk; 1..1024
+  int head_dim_rope = 0;        ///< > 0: Q and K come in two tensors, the second holds the last head_dim_rope dims (MLA)
+  DType q_dtype = DType::bf16;  ///< f32, f16, bf16
+  DType k_dtype = DType::bf16;  ///< f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4
   DType v_dtype = DType::bf16;
-  DType o_dtype = DType::bf16;             ///< f32, f16, bf16
+  DType o_dtype = DType::bf16;  ///< f32, f16, bf16
   ScaleGranularity k_scale = ScaleGranularity::none;
   ScaleGranularity v_scale = ScaleGranularity::none;
-  bool v_is_k = false;                     ///< V is a view of K's first head_dim_vo dims (MLA): the store is read once
-  double sm_scale = 0;                     ///< 0 = 1 / sqrt(head_dim_qk)
-  LseKind lse = LseKind::none;             ///< f32 [num_tokens, num_qo_heads]
-  bool partial_state = false;              ///< the result is to be merged elsewhere: leaves out the sink and the output transform; needs lse and softmax
-  bool batch_invariant = false;            ///< a row's bits depend on its own request only (docs/numerics.md)
+  bool v_is_k = false;          ///< V is a view of K's first head_dim_vo dims (MLA): the store is read once
+  double sm_scale = 0;          ///< 0 = 1 / sqrt(head_dim_qk)
+  LseKind lse = LseKind::none;  ///< f32 [num_tokens, num_qo_heads]
+  /// The result is to be merged elsewhere: leaves out the sink and the output transform; needs lse and softmax.
+  bool partial_state = false;
+  bool batch_invariant = false;  ///< a row's bits depend on its own request only (docs/numerics.md)
   Variant variant{};
 };
 
 /// The largest batch that a schedule must serve; plan() refuses what exceeds it.
 struct AttentionLimits {
-  std::int64_t max_tokens = 0;             ///< rows of the query tensor
+  std::int64_t max_tokens = 0;  ///< rows of the query tensor
   std::int64_t max_requests = 0;
   std::int64_t max_segments = 1;
   std::int64_t max_groups = 0;             ///< query groups over all segments; 0 = max_requests * max_segments
@@ -113,14 +115,15 @@ struct AttentionLimits {
 struct KvSegment {
   /// Group g holds query rows [qo_indptr[g], qo_indptr[g+1]). Not given: the groups are the requests of the batch.
   Indices qo_indptr{};
-  std::int64_t page_size = 16;             ///< as the store's; kEndlessPage = ragged
+  std::int64_t page_size = 16;  ///< as the store's; kEndlessPage = ragged
   /// 1: all KV heads share pages; num_kv_heads: each head has its own table rows, ordered [head, group].
   int num_table_heads = 1;
   /// CSR: [num_table_heads, num_groups + 1] offsets into kv_indices. Ragged: token offsets, kv_indices is not used.
   Indices kv_indptr{};
   /// Strided table in place of kv_indptr (vLLM's block_tables): table row r starts at entry r * table_stride.
   std::int64_t table_stride = 0;
-  /// [num_table_heads, num_groups] keys. Ragged: optional, else the extents of kv_indptr. Table entries past ceil(len / page_size) are never read.
+  /// [num_table_heads, num_groups] keys. Ragged: optional, else the extents of kv_indptr. Table entries past ceil(len / page_size) are
+  /// never read.
   Indices kv_len{};
   /// [num_groups] logical position of the group's first key. Not given: after the preceding segments' keys of the group's first row.
   Indices kv_pos{};
@@ -128,17 +131,17 @@ struct KvSegment {
   Indices page_pos{};
   /// [num_groups] RoPE position of the first key. Not given: its logical position.
   Indices kv_rope_pos{};
-  bool masked = true;                      ///< false: every key of the segment is visible to every row of its group
+  bool masked = true;  ///< false: every key of the segment is visible to every row of its group
 };
 
 /// One step's work. All arrays are host memory, read during plan() only.
 struct Batch {
-  Indices qo_indptr{};                     ///< [num_requests + 1]; request r owns query rows [qo_indptr[r], qo_indptr[r+1])
+  Indices qo_indptr{};  ///< [num_requests + 1]; request r owns query rows [qo_indptr[r], qo_indptr[r+1])
   std::span<const KvSegment> segments{};
-  Indices kv_len{};                        ///< [num_requests] logical KV length; not given: keys over the segments that cover the request
-  Indices q_pos{};                         ///< [num_requests] position of the first query row; not given: kv_len - q_len (bottom-right)
-  Indices q_rope_pos{};                    ///< [num_requests] RoPE position of the first query row; not given: q_pos
-  std::span<const ParamValue> params{};    ///< values of plan-time parameters
+  Indices kv_len{};                      ///< [num_requests] logical KV length; not given: keys over the segments that cover the request
+  Indices q_pos{};                       ///< [num_requests] position of the first query row; not given: kv_len - q_len (bottom-right)
+  Indices q_rope_pos{};                  ///< [num_requests] RoPE position of the first query row; not given: q_pos
+  std::span<const ParamValue> params{};  ///< values of plan-time parameters
 };
 
 // ---------------------------------------------------------------------------------------------------------------- schedule
@@ -146,26 +149,26 @@ struct Batch {
 namespace attention {
 struct ScheduleState;
 struct PlanState;
-}
+}  // namespace attention
 
 /// A buffer that run() needs.
 struct WorkspaceRegion {
   std::string name;
-  std::int64_t offset = 0;                 ///< bytes
-  std::int64_t size = 0;                   ///< bytes
+  std::int64_t offset = 0;  ///< bytes
+  std::int64_t size = 0;    ///< bytes
 };
 
 /// Immutable and shareable between threads.
 class Schedule {
  public:
-  const AttentionSpec& spec() const;       ///< normalised: defaults filled in
+  const AttentionSpec& spec() const;  ///< normalised: defaults filled in
   const AttentionLimits& limits() const;
-  const std::string& key() const;          ///< names the kernel: the same in logs, caches and benchmark rows
-  int num_units() const;                   ///< CPU workers or CTAs that a plan is balanced over
-  std::int64_t workspace_bytes() const;    ///< for the worst batch within the limits
+  const std::string& key() const;        ///< names the kernel: the same in logs, caches and benchmark rows
+  int num_units() const;                 ///< CPU workers or CTAs that a plan is balanced over
+  std::int64_t workspace_bytes() const;  ///< for the worst batch within the limits
   std::span<const WorkspaceRegion> workspace_layout() const;
-  const attention::ScheduleState& state() const { return *state_; }   ///< internal to the library
-  const std::shared_ptr<const attention::ScheduleState>& shared_state() const { return state_; }   ///< internal to the library
+  const attention::ScheduleState& state() const { return *state_; }                               ///< internal to the library
+  const std::shared_ptr<const attention::ScheduleState>& shared_state() const { return state_; }  ///< internal to the library
   explicit Schedule(std::shared_ptr<const attention::ScheduleState> state) : state_(std::move(state)) {}
 
  private:
@@ -174,22 +177,21 @@ class Schedule {
 
 /// Tuning that a caller may fix; zeros take the table's choice.
 struct ScheduleOptions {
-  int num_units = 0;                       ///< 0 = the context's workers
+  int num_units = 0;  ///< 0 = the context's workers
 };
 
 /// Validates the spec against capabilities() and freezes every choice. Throws invalid_argument or unsupported.
-Schedule schedule(const Context& context, const AttentionSpec& spec, const AttentionLimits& limits,
-                  const ScheduleOptions& options = {});
+Schedule schedule(const Context& context, const AttentionSpec& spec, const AttentionLimits& limits, const ScheduleOptions& options = {});
 
 struct PlanInfo {
   std::int64_t num_items = 0;
-  std::int64_t num_merges = 0;             ///< merged row ranges
-  std::int64_t workspace_bytes = 0;        ///< used of schedule.workspace_bytes()
+  std::int64_t num_merges = 0;       ///< merged row ranges
+  std::int64_t workspace_bytes = 0;  ///< used of schedule.workspace_bytes()
   std::int64_t blob_bytes = 0;
-  std::int64_t max_unit_cost = 0;          ///< planner's cost units
+  std::int64_t max_unit_cost = 0;  ///< planner's cost units
   std::int64_t total_cost = 0;
-  std::int64_t max_piece_cost = 0;         ///< largest piece that cannot be cut
-  std::int64_t visible_pairs = 0;          ///< (row, key) pairs in the kept tiles, per query head (an upper bound where masks cut tiles)
+  std::int64_t max_piece_cost = 0;  ///< largest piece that cannot be cut
+  std::int64_t visible_pairs = 0;   ///< (row, key) pairs in the kept tiles, per query head (an upper bound where masks cut tiles)
 };
 
 /// The work list of one batch: a blob that run() reads. Reuses its memory from step to step.
@@ -208,7 +210,7 @@ class Plan {
   const PlanInfo& info() const;
   std::span<const std::byte> blob() const;
   const Schedule& schedule() const;
-  const attention::PlanState& state() const { return *state_; }       ///< internal to the library
+  const attention::PlanState& state() const { return *state_; }  ///< internal to the library
 
  private:
   std::unique_ptr<attention::PlanState> state_;
@@ -219,18 +221,18 @@ class Plan {
 /// Data of one segment at run time.
 struct SegmentData {
   KvStore store{};
-  std::span<const std::int32_t> kv_indices{};   ///< page ids; empty for a ragged store
-  std::span<const std::int64_t> page_pos{};     ///< where the segment was planned with page_pos
+  std::span<const std::int32_t> kv_indices{};  ///< page ids; empty for a ragged store
+  std::span<const std::int64_t> page_pos{};    ///< where the segment was planned with page_pos
 };
 
 struct AttentionArgs {
-  TensorView q{};                          ///< [num_tokens, num_qo_heads, head_dim_qk (- head_dim_rope)], last dim dense
-  TensorView q_rope{};                     ///< [num_tokens, num_qo_heads, head_dim_rope] where the spec has it
-  std::span<const SegmentData> segments{}; ///< as planned
-  std::span<const ParamValue> params{};    ///< values of run-time parameters
-  TensorView o{};                          ///< [num_tokens, num_qo_heads, head_dim_vo], last dim dense; every element is written
-  TensorView lse{};                        ///< f32 [num_tokens, num_qo_heads] where the spec asks for it
-  std::span<std::byte> workspace{};        ///< >= plan.info().workspace_bytes, 64-byte aligned; contents need not be initialised
+  TensorView q{};                           ///< [num_tokens, num_qo_heads, head_dim_qk (- head_dim_rope)], last dim dense
+  TensorView q_rope{};                      ///< [num_tokens, num_qo_heads, head_dim_rope] where the spec has it
+  std::span<const SegmentData> segments{};  ///< as planned
+  std::span<const ParamValue> params{};     ///< values of run-time parameters
+  TensorView o{};                           ///< [num_tokens, num_qo_heads, head_dim_vo], last dim dense; every element is written
+  TensorView lse{};                         ///< f32 [num_tokens, num_qo_heads] where the spec asks for it
+  std::span<std::byte> workspace{};         ///< >= plan.info().workspace_bytes, 64-byte aligned; contents need not be initialised
 };
 
 /// Computes O (and LSE). Allocates nothing. Throws before anything is written.
@@ -253,7 +255,7 @@ struct BlockSparse {
   std::vector<std::int64_t> qo_indptr, kv_indptr, kv_len, page_pos;
   std::vector<std::int32_t> kv_indices;
   int num_table_heads = 1;
-  KvSegment segment() const;               ///< views of the arrays above
+  KvSegment segment() const;  ///< views of the arrays above
 };
 
 /// BSR over a [num_rows, num_cols] score matrix with blocks of block_rows x block_cols (the last of each may be cut by the end).
@@ -284,10 +286,10 @@ void merge_states_varlen(const Context& context, const TensorView& v, const Tens
 /// One row of the capability table: what a backend's attention does. Validation and dispatch read the same rows.
 struct AttentionCapability {
   DeviceKind device = DeviceKind::cpu;
-  std::string family;                      ///< "cpu", later "floor", "mma", "wgmma"
+  std::string family;  ///< "cpu", later "floor", "mma", "wgmma"
   std::vector<DType> q_dtypes, o_dtypes, kv_dtypes;
   int max_head_dim = 0;
-  std::vector<std::string> features;       ///< "paged", "cascade", "rope", "softmax_off", ...
+  std::vector<std::string> features;  ///< "paged", "cascade", "rope", "softmax_off", ...
 };
 std::vector<AttentionCapability> attention_capabilities();
 

@@ -23,16 +23,16 @@ using LogFn = std::function<void(LogLevel, std::string_view)>;
 
 struct ContextOptions {
   Device device{};
-  int num_workers = 0;                    ///< CPU worker threads including the caller; 0 = the CPUs this process may use
-  CpuTarget target = CpuTarget::best;     ///< refused (unsupported) where this CPU lacks it
-  LogFn log{};                            ///< called for what a user should know; empty = silent
+  int num_workers = 0;                 ///< CPU worker threads including the caller; 0 = the CPUs this process may use
+  CpuTarget target = CpuTarget::best;  ///< refused (unsupported) where this CPU lacks it
+  LogFn log{};                         ///< called for what a user should know; empty = silent
 };
 
 /// Facts of the CPU, as `girih info` prints them.
 struct CpuInfo {
   std::string model;
-  int num_cpus = 0;                       ///< CPUs this process may use
-  std::vector<std::string> features;      ///< "avx2", "fma", "avx512f", "avx512_bf16", ...
+  int num_cpus = 0;                   ///< CPUs this process may use
+  std::vector<std::string> features;  ///< "avx2", "fma", "avx512f", "avx512_bf16", ...
 };
 CpuInfo cpu_info();
 
@@ -50,9 +50,9 @@ class Context {
 
   Device device() const;
   int num_workers() const;
-  CpuTarget cpu_target() const;           ///< never `best`: the one chosen
+  CpuTarget cpu_target() const;  ///< never `best`: the one chosen
   void log(LogLevel level, std::string_view text) const;
-  cpu::ThreadPool& pool() const;          ///< internal to the library
+  cpu::ThreadPool& pool() const;  ///< internal to the library
 
  private:
   struct State;

@@ -12,11 +12,11 @@ namespace girih {
 /// Where appended tokens go: request r's new tokens are rows [append_indptr[r], append_indptr[r+1]) of the K and V given and take the
 /// last places of its kv_len (the length *after* the append, as in FlashInfer).
 struct AppendBatch {
-  Indices append_indptr{};                 ///< [num_requests + 1]
-  Indices kv_len{};                        ///< [num_requests], after the append
+  Indices append_indptr{};  ///< [num_requests + 1]
+  Indices kv_len{};         ///< [num_requests], after the append
   std::span<const std::int32_t> kv_indices{};
-  Indices kv_indptr{};                     ///< CSR [num_requests + 1], or
-  std::int64_t table_stride = 0;           ///< a strided table
+  Indices kv_indptr{};            ///< CSR [num_requests + 1], or
+  std::int64_t table_stride = 0;  ///< a strided table
 };
 
 /// Writes k [n, num_kv_heads, dim_k], k_rope [n, num_kv_heads, dim_rope] (rank 0 = none) and v [n, num_kv_heads, dim_v] (rank 0 = none,

@@ -62,8 +62,8 @@ struct TensorView {
   /// A dense row-major view.
   TensorView(void* data, DType dtype, std::initializer_list<std::int64_t> shape, Device device = {});
   /// Any strides, in elements.
-  TensorView(void* data, DType dtype, std::initializer_list<std::int64_t> shape,
-             std::initializer_list<std::int64_t> strides, Device device = {});
+  TensorView(void* data, DType dtype, std::initializer_list<std::int64_t> shape, std::initializer_list<std::int64_t> strides,
+             Device device = {});
 
   /// The product of the extents (1 for rank 0); 0 for a view that was not given (rank 0, no data).
   std::int64_t numel() const;

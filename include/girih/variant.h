@@ -33,14 +33,14 @@ enum class ExprType : std::uint8_t { boolean, integer, number };
 
 class Expr {
  public:
-  Expr() = default;                        ///< "absent": the hook is not used
+  Expr() = default;  ///< "absent": the hook is not used
   Expr(int value);
   Expr(std::int64_t value);
   Expr(float value);
-  Expr(double value);                      ///< rounded to f32
+  Expr(double value);  ///< rounded to f32
   static Expr boolean(bool value);
 
-  explicit operator bool() const { return node_ != nullptr; }   ///< present? (`!e` is the negated condition: ask `e.node() == nullptr`)
+  explicit operator bool() const { return node_ != nullptr; }  ///< present? (`!e` is the negated condition: ask `e.node() == nullptr`)
   ExprType type() const;
   const std::shared_ptr<const variant::Node>& node() const { return node_; }
   explicit Expr(std::shared_ptr<const variant::Node> node) : node_(std::move(node)) {}
@@ -50,19 +50,19 @@ class Expr {
 };
 
 // Variables. Which hook may use which is stated at struct Variant.
-Expr score();      ///< number: q . k * sm_scale (natural units, before any hook)
-Expr q_pos();      ///< integer: logical position of the query row's token
-Expr kv_pos();     ///< integer: logical position of the key
-Expr q_idx();      ///< integer: index of the token within its request's query rows, from 0
-Expr q_len();      ///< integer: query rows of the request
-Expr kv_len();     ///< integer: logical KV length of the request
-Expr request();    ///< integer: index of the request in the batch
-Expr q_head();     ///< integer
-Expr kv_head();    ///< integer
-Expr q_row();      ///< integer: row of the token in the query tensor (all requests)
-Expr x();          ///< number: the element that a transform maps
-Expr dim();        ///< integer: the element's index within the head
-Expr mean_square();///< number: mean of x*x over the head (for QK-norm)
+Expr score();        ///< number: q . k * sm_scale (natural units, before any hook)
+Expr q_pos();        ///< integer: logical position of the query row's token
+Expr kv_pos();       ///< integer: logical position of the key
+Expr q_idx();        ///< integer: index of the token within its request's query rows, from 0
+Expr q_len();        ///< integer: query rows of the request
+Expr kv_len();       ///< integer: logical KV length of the request
+Expr request();      ///< integer: index of the request in the batch
+Expr q_head();       ///< integer
+Expr kv_head();      ///< integer
+Expr q_row();        ///< integer: row of the token in the query tensor (all requests)
+Expr x();            ///< number: the element that a transform maps
+Expr dim();          ///< integer: the element's index within the head
+Expr mean_square();  ///< number: mean of x*x over the head (for QK-norm)
 
 /// A named scalar parameter. `type` is ExprType::number or integer.
 Expr scalar(std::string name, ExprType type = ExprType::number, ParamTime time = ParamTime::run);
@@ -93,8 +93,8 @@ class BitsParam {
 Expr operator+(Expr a, Expr b);
 Expr operator-(Expr a, Expr b);
 Expr operator*(Expr a, Expr b);
-Expr operator/(Expr a, Expr b);            ///< number division; on two integers: floor division (x / 0 = 0)
-Expr operator%(Expr a, Expr b);            ///< integers: a - b * floor(a / b) (x % 0 = 0)
+Expr operator/(Expr a, Expr b);  ///< number division; on two integers: floor division (x / 0 = 0)
+Expr operator%(Expr a, Expr b);  ///< integers: a - b * floor(a / b) (x % 0 = 0)
 Expr operator-(Expr a);
 Expr operator<(Expr a, Expr b);
 Expr operator<=(Expr a, Expr b);
@@ -102,7 +102,7 @@ Expr operator>(Expr a, Expr b);
 Expr operator>=(Expr a, Expr b);
 Expr operator==(Expr a, Expr b);
 Expr operator!=(Expr a, Expr b);
-Expr operator&(Expr a, Expr b);            ///< booleans only
+Expr operator&(Expr a, Expr b);  ///< booleans only
 Expr operator|(Expr a, Expr b);
 Expr operator!(Expr a);
 Expr select(Expr condition, Expr if_true, Expr if_false);
@@ -120,10 +120,10 @@ Expr sigmoid(Expr a);
 /// Angle of pair i at position p: p * freq_i, freq_i = theta^(-2i / rotary_dim) / scale, adjusted by the Llama-3.1 rule if asked.
 struct Rope {
   double theta = 10000.0;
-  double scale = 1.0;                      ///< positions are divided by it (linear scaling)
-  int rotary_dim = 0;                      ///< leading elements that rotate, even; 0 = all of head_dim_qk
-  int rotary_begin = 0;                    ///< first element that rotates (MLA: 512)
-  bool interleave = false;                 ///< pairs (2i, 2i+1) if true, (i, i + rotary_dim/2) if false
+  double scale = 1.0;       ///< positions are divided by it (linear scaling)
+  int rotary_dim = 0;       ///< leading elements that rotate, even; 0 = all of head_dim_qk
+  int rotary_begin = 0;     ///< first element that rotates (MLA: 512)
+  bool interleave = false;  ///< pairs (2i, 2i+1) if true, (i, i + rotary_dim/2) if false
   struct Llama31 {
     double factor = 8.0;
     double low_freq_factor = 1.0;
@@ -144,7 +144,7 @@ struct Rope {
 /// `key` and `query` come before RoPE. `softmax = false`: the weight of a key is `logits` itself (required then), the output the plain
 /// weighted sum, and there is no LSE.
 struct Variant {
-  std::string name;                        ///< for logs and benchmark rows; not part of the key
+  std::string name;  ///< for logs and benchmark rows; not part of the key
   Expr query, key, value, logits, mask, sink, output;
   bool softmax = true;
   std::optional<Rope> rope;
@@ -153,9 +153,9 @@ struct Variant {
 /// A value for a named parameter.
 struct ParamValue {
   std::string_view name;
-  double number = 0;                       ///< a scalar number's value, or
-  std::int64_t integer = 0;                ///< a scalar integer's value, or
-  TensorView array{};                      ///< rank 1, dense: an array's or bit array's data (rank 0 = scalar)
+  double number = 0;         ///< a scalar number's value, or
+  std::int64_t integer = 0;  ///< a scalar integer's value, or
+  TensorView array{};        ///< rank 1, dense: an array's or bit array's data (rank 0 = scalar)
 };
 
 /// The built-in variants: ordinary expressions, for use as they are or combined with `&`, `|`.

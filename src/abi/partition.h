@@ -13,24 +13,24 @@ namespace girih::abi {
 
 struct LineTile {
   std::int64_t cost;
-  std::int64_t cost_before;    // of the strip's tiles before this one
-  std::int64_t cost_piece;     // of starting an item, >= 1
-  std::int64_t cost_step;      // of one KV block of all the tile's rows
-  std::int32_t item_begin;     // items of the tile, kv_head 0
+  std::int64_t cost_before;  // of the strip's tiles before this one
+  std::int64_t cost_piece;   // of starting an item, >= 1
+  std::int64_t cost_step;    // of one KV block of all the tile's rows
+  std::int32_t item_begin;   // items of the tile, kv_head 0
   std::int32_t item_end;
   std::int32_t kv_block;
-  std::int32_t shared;         // other tiles cover some of its rows: its result is always a part
+  std::int32_t shared;  // other tiles cover some of its rows: its result is always a part
 };
 
 struct LineStrip {
-  std::int64_t cost;           // of one copy
-  std::int32_t tile_begin;     // tiles of one copy, contiguous, as are their items
+  std::int64_t cost;        // of one copy
+  std::int32_t tile_begin;  // tiles of one copy, contiguous, as are their items
   std::int32_t tile_end;
-  std::int32_t head_begin;     // copy c is KV head head_begin + c
+  std::int32_t head_begin;  // copy c is KV head head_begin + c
   std::int32_t copies;
   std::int32_t segment;
-  std::int32_t shared;         // some tile is shared
-  std::int64_t instance_begin; // number of the first tile of the first copy among all tiles of all copies
+  std::int32_t shared;          // some tile is shared
+  std::int64_t instance_begin;  // number of the first tile of the first copy among all tiles of all copies
 };
 
 /// A place on the line. The start of a tile is its first item with nothing taken; the end of the line is strip = num_strips.
@@ -39,7 +39,7 @@ struct LineSpot {
   std::int32_t copy;
   std::int32_t tile;
   std::int32_t item;
-  std::int32_t keys_taken;     // of the item, a multiple of the KV block
+  std::int32_t keys_taken;  // of the item, a multiple of the KV block
 };
 
 struct Line {
@@ -47,7 +47,7 @@ struct Line {
   const LineTile* tiles;
   const WorkItem* items;
   std::int32_t num_strips;
-  bool cut_items;              // false: items are whole (batch_invariant)
+  bool cut_items;  // false: items are whole (batch_invariant)
 };
 
 constexpr std::int64_t item_cost(const LineTile& tile, std::int64_t keys) {
@@ -60,9 +60,7 @@ inline LineSpot strip_start(const Line& line, std::int32_t strip) {
   return LineSpot{strip, 0, tile, line.tiles[tile].item_begin, 0};
 }
 
-inline bool at_tile_start(const Line& line, const LineSpot& at) {
-  return at.keys_taken == 0 && at.item == line.tiles[at.tile].item_begin;
-}
+inline bool at_tile_start(const Line& line, const LineSpot& at) { return at.keys_taken == 0 && at.item == line.tiles[at.tile].item_begin; }
 
 /// The spot after the last tile before `tile` of the copy that `at` is in.
 inline void move_to_tile(const Line& line, LineSpot& at, std::int32_t tile) {
@@ -123,8 +121,10 @@ inline std::int64_t take(const Line& line, LineSpot& at, std::int64_t capacity) 
       } else {
         while (high - low > 1) {
           const std::int32_t middle = low + (high - low) / 2;
-          if (line.tiles[middle].cost_before <= reach) low = middle;
-          else high = middle;
+          if (line.tiles[middle].cost_before <= reach)
+            low = middle;
+          else
+            high = middle;
         }
       }
       const std::int64_t end_cost = low == strip.tile_end ? strip.cost : line.tiles[low].cost_before;
@@ -164,8 +164,10 @@ inline void partition(const Line& line, std::int32_t num_units, std::int64_t tot
   if (probe > good) probe = good;
   while (true) {
     filled = probe;
-    if (fill_units(line, num_units, probe, ends, costs)) good = probe;
-    else bad = probe;
+    if (fill_units(line, num_units, probe, ends, costs))
+      good = probe;
+    else
+      bad = probe;
     if (good - bad <= slack || good <= bad) break;
     probe = bad + (good - bad) / 2;
   }

@@ -95,7 +95,8 @@ BlockSparse block_sparse(std::int64_t num_rows, std::int64_t num_cols, std::int6
       if (end > indices.size()) refuse(op, "indptr[{}]={} exceeds the {} entries of indices", base + r + 1, end, indices.size());
       for (std::int64_t i = begin; i < end; ++i) {
         if (indices[i] < 0 || indices[i] >= cols) refuse(op, "indices[{}]={}; must be in [0, {}) (block columns)", i, indices[i], cols);
-        if (i > begin && indices[i] <= indices[i - 1]) refuse(op, "indices[{}]={} follows {}; must ascend within a block row", i, indices[i], indices[i - 1]);
+        if (i > begin && indices[i] <= indices[i - 1])
+          refuse(op, "indices[{}]={} follows {}; must ascend within a block row", i, indices[i], indices[i - 1]);
         writer.add_columns(indices[i] * block_cols, std::min((indices[i] + 1) * block_cols, num_cols));
       }
       writer.end_group();
@@ -117,20 +118,23 @@ BlockSparse variable_block_sparse(Indices row_sizes, Indices col_sizes, std::spa
   if (num_heads > 1 && !fits(rows, cols)) {
     const bool row_heads = rows % num_heads == 0;
     const bool col_heads = cols % num_heads == 0;
-    if (row_heads && col_heads && fits(rows / num_heads, cols / num_heads)) rows_by_head = cols_by_head = true;
+    if (row_heads && col_heads && fits(rows / num_heads, cols / num_heads))
+      rows_by_head = cols_by_head = true;
     else {
       rows_by_head = row_heads && fits(rows / num_heads, cols);
       cols_by_head = col_heads && fits(rows, cols / num_heads);
     }
     if (rows_by_head && cols_by_head && !fits(rows / num_heads, cols / num_heads)) {
-      refuse(op, "row_sizes of {} and col_sizes of {} entries may either be the ones per head; repeat the shared sizes for each of {} heads",
+      refuse(op,
+             "row_sizes of {} and col_sizes of {} entries may either be the ones per head; repeat the shared sizes for each of {} heads",
              rows, cols, num_heads);
     }
     if (rows_by_head) rows /= num_heads;
     if (cols_by_head) cols /= num_heads;
   }
   if (!fits(rows, cols)) {
-    refuse(op, "block_mask has {} entries; must have num_heads={} x {} row blocks x {} column blocks", mask_size, num_heads, row_sizes.size(), col_sizes.size());
+    refuse(op, "block_mask has {} entries; must have num_heads={} x {} row blocks x {} column blocks", mask_size, num_heads,
+           row_sizes.size(), col_sizes.size());
   }
   std::vector<std::vector<std::int64_t>> row_borders;
   std::vector<std::vector<std::int64_t>> col_borders;

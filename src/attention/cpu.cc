@@ -34,17 +34,17 @@ ScratchOffsets cpu_scratch(const ScheduleState& s) {
   o.q = place(rows * shape.ldk * 4);
   o.o = place(rows * shape.ldv * 4);
   o.chunk_o = place(s.spec.batch_invariant ? rows * shape.ldv * 4 : 0);
-  o.state = place(4 * rows * 4);                       // m, l, and a chunk's m, l
+  o.state = place(4 * rows * 4);  // m, l, and a chunk's m, l
   o.scores = place(rows * keys * 4);
-  o.probs = place(rows * keys * 4);                    // row-major copy for the hooks (large tiles)
+  o.probs = place(rows * keys * 4);  // row-major copy for the hooks (large tiles)
   o.k = place(keys * shape.ldk * 4);
   o.v = place(keys * shape.ldv * 4);
   o.corr = place(rows * 4);
-  o.key_info = place(2 * keys * kKeyInfoBytes);        // the block at work and the next one
+  o.key_info = place(2 * keys * kKeyInfoBytes);  // the block at work and the next one
   o.row_info = place(rows * static_cast<std::int64_t>(sizeof(variant::RowVars) + 8));
   o.visible = place(rows * keys);
   o.eval = place(variant::evaluate_scratch_bytes(s.program, std::max({shape.kv_block, shape.ldk, shape.ldv})) +
-                 2 * 4 * static_cast<std::int64_t>(shape.ldk));   // and cos, sin of one position
+                 2 * 4 * static_cast<std::int64_t>(shape.ldk));  // and cos, sin of one position
   o.total = at;
   return o;
 }

@@ -29,9 +29,9 @@ struct CpuRun {
   std::span<const SegmentData> segments;
   RowsView q, q_rope, o, lse;
   variant::ParamTable params{};
-  float* part_o = nullptr;         // [part_rows, part_stride]
-  float* part_ml = nullptr;        // [part_rows, 2]
-  std::byte* scratch = nullptr;    // [scratch_slots, unit_scratch_bytes]
+  float* part_o = nullptr;       // [part_rows, part_stride]
+  float* part_ml = nullptr;      // [part_rows, 2]
+  std::byte* scratch = nullptr;  // [scratch_slots, unit_scratch_bytes]
 };
 
 /// Byte offsets into a worker's scratch. One layout for both tile classes.
@@ -39,14 +39,14 @@ struct ScratchOffsets {
   std::int64_t q, o, chunk_o, state, scores, probs, k, v, corr, key_info, row_info, visible, eval, total;
 };
 
-inline constexpr std::int64_t kKeyInfoBytes = 8 * 8;   // page, slot, two addresses, two positions, two scales (padded) of one key
+inline constexpr std::int64_t kKeyInfoBytes = 8 * 8;  // page, slot, two addresses, two positions, two scales (padded) of one key
 
 /// Geometry that the scratch layout and the kernels share.
 struct CpuShape {
   int dqk = 0, dvo = 0;
-  int ldk = 0;                     // floats of a staged K row (dqk rounded up to 16)
-  int ldv = 0;                     // floats of a staged V row and of an O row (dvo rounded up to 16)
-  int max_rows = 0;                // rows of the largest tile, rounded up to 16
+  int ldk = 0;       // floats of a staged K row (dqk rounded up to 16)
+  int ldv = 0;       // floats of a staged V row and of an O row (dvo rounded up to 16)
+  int max_rows = 0;  // rows of the largest tile, rounded up to 16
   int kv_block = 0;
 };
 CpuShape cpu_shape(const ScheduleState& schedule);

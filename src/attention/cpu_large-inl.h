@@ -23,8 +23,8 @@ struct Product {
   std::int64_t ldb;
   float* c;
   std::int64_t ldc;
-  const float* c_scale;   // [rows] if accumulating
-  int rows, columns, depth;   // columns: a multiple of kLanes
+  const float* c_scale;      // [rows] if accumulating
+  int rows, columns, depth;  // columns: a multiple of kLanes
 };
 
 /// kRows x kColumns vectors of C in registers, over the whole depth.
@@ -59,15 +59,19 @@ HWY_INLINE void product_block(const Product& p, int row, int column) {
 }
 
 inline constexpr int kProductRows = kLanes == 4 ? 4 : 6;
-inline constexpr int kProductColumns = kLanes == 16 ? 4 : 2;   // 24 or 12 sums of 32 or 16 registers
+inline constexpr int kProductColumns = kLanes == 16 ? 4 : 2;  // 24 or 12 sums of 32 or 16 registers
 
 template <int kColumns, bool kAccumulate>
 HWY_INLINE void product_panel(const Product& p, int column) {
   int row = 0;
   for (; row + kProductRows <= p.rows; row += kProductRows) product_block<kProductRows, kColumns, kAccumulate>(p, row, column);
   switch (p.rows - row) {
-    case 5: if constexpr (kProductRows > 5) product_block<5, kColumns, kAccumulate>(p, row, column); break;
-    case 4: if constexpr (kProductRows > 4) product_block<4, kColumns, kAccumulate>(p, row, column); break;
+    case 5:
+      if constexpr (kProductRows > 5) product_block<5, kColumns, kAccumulate>(p, row, column);
+      break;
+    case 4:
+      if constexpr (kProductRows > 4) product_block<4, kColumns, kAccumulate>(p, row, column);
+      break;
     case 3: product_block<3, kColumns, kAccumulate>(p, row, column); break;
     case 2: product_block<2, kColumns, kAccumulate>(p, row, column); break;
     case 1: product_block<1, kColumns, kAccumulate>(p, row, column); break;
@@ -109,7 +113,7 @@ void large_masks(Tile& t, int n) {
 void large_logits(Tile& t, int n) {
   const variant::Program& program = t.schedule->program;
   const int ldp = t.shape.kv_block;
-  constexpr int kStrip = 16;   // rows at once, so that both sides of the transpose stay in cache
+  constexpr int kStrip = 16;  // rows at once, so that both sides of the transpose stay in cache
   for (int begin = 0; begin < t.num_rows; begin += kStrip) {
     const int end = min_int(begin + kStrip, t.num_rows);
     for (int i = 0; i < n; ++i) {
@@ -174,8 +178,17 @@ void large_block(Tile& t, bool masked, float* m, float* l, float* o) {
   const variant::Program& program = t.schedule->program;
   const int n = t.keys.n;
   stage_k(t);
-  product<false>({.a = t.k, .a_row = t.shape.ldk, .a_k = 1, .b = t.q, .ldb = t.ldr, .c = t.scores, .ldc = t.ldr, .c_scale = nullptr,
-                  .rows = n, .columns = t.ldr, .depth = t.shape.dqk});
+  product<false>({.a = t.k,
+                  .a_row = t.shape.ldk,
+                  .a_k = 1,
+                  .b = t.q,
+                  .ldb = t.ldr,
+                  .c = t.scores,
+                  .ldc = t.ldr,
+                  .c_scale = nullptr,
+                  .rows = n,
+                  .columns = t.ldr,
+                  .depth = t.shape.dqk});
   if (!program.logits.empty()) large_logits(t, n);
   if (masked) large_masks(t, n);
   if (!program.softmax) {
@@ -186,13 +199,22 @@ void large_block(Tile& t, bool masked, float* m, float* l, float* o) {
     large_softmax<false>(t, n, m, l);
   }
   if (!t.v_in_k) stage_v(t);
-  product<true>({.a = t.scores, .a_row = 1, .a_k = t.ldr, .b = t.v_in_k ? t.k : t.v, .ldb = t.v_in_k ? t.shape.ldk : t.shape.ldv, .c = o,
-                 .ldc = t.shape.ldv, .c_scale = t.corr, .rows = t.num_rows, .columns = t.shape.ldv, .depth = n});
+  product<true>({.a = t.scores,
+                 .a_row = 1,
+                 .a_k = t.ldr,
+                 .b = t.v_in_k ? t.k : t.v,
+                 .ldb = t.v_in_k ? t.shape.ldk : t.shape.ldv,
+                 .c = o,
+                 .ldc = t.shape.ldv,
+                 .c_scale = t.corr,
+                 .rows = t.num_rows,
+                 .columns = t.shape.ldv,
+                 .depth = n});
 }
 
 /// Queries transposed: t.q [dqk, ldr].
 void large_load_queries(Tile& t) {
-  float* row = t.k;   // free until the first block
+  float* row = t.k;  // free until the first block
   for (int i = 0; i < t.ldr; ++i) {
     float* column = t.q + i;
     if (i < t.num_rows) load_query_row(t, i, row);

@@ -72,16 +72,16 @@ struct LoadFp8 {
     return hn::BitCast(df, hn::Or(hn::BitCast(di, value), sign));
   }
 };
-using LoadE4m3 = LoadFp8<3, 7, 0x7f, 0xff>;   // no infinity; 0x7f is NaN
+using LoadE4m3 = LoadFp8<3, 7, 0x7f, 0xff>;  // no infinity; 0x7f is NaN
 using LoadE5m2 = LoadFp8<2, 15, 0x7c, 0x7c>;
 
-/// 2^x. Relative error below 2e-7; 0 below 2^-126 (subnormal results are flushed); NaN stays NaN; x must not exceed 127.
+/// 2^x. Relative error below 2.5e-7; 0 below 2^-126 (subnormal results are flushed); NaN stays NaN; x must not exceed 127.
 HWY_INLINE VF exp2(VF x) {
   const VF low = hn::Set(df, -127.0F);
   x = hn::IfThenElse(hn::Lt(x, low), low, x);
   const VF n = hn::Round(x);
   const VF f = hn::Sub(x, n);
-  VF p = hn::Set(df, 1.540353039338161e-4F);   // ln2^k / k!, k = 6 .. 0
+  VF p = hn::Set(df, 1.540353039338161e-4F);  // ln2^k / k!, k = 6 .. 0
   p = hn::MulAdd(p, f, hn::Set(df, 1.333355814642844e-3F));
   p = hn::MulAdd(p, f, hn::Set(df, 9.618129107628477e-3F));
   p = hn::MulAdd(p, f, hn::Set(df, 5.550410866482158e-2F));
@@ -102,7 +102,8 @@ HWY_INLINE void store_four_sums(VF a, VF b, VF c, VF d, float* out) {
   const VF cd = hn::Add(hn::InterleaveLower(df, c, d), hn::InterleaveUpper(df, c, d));
   const auto wide_ab = hn::BitCast(dw, ab);
   const auto wide_cd = hn::BitCast(dw, cd);
-  const VF sums = hn::Add(hn::BitCast(df, hn::InterleaveLower(dw, wide_ab, wide_cd)), hn::BitCast(df, hn::InterleaveUpper(dw, wide_ab, wide_cd)));
+  const VF sums =
+      hn::Add(hn::BitCast(df, hn::InterleaveLower(dw, wide_ab, wide_cd)), hn::BitCast(df, hn::InterleaveUpper(dw, wide_ab, wide_cd)));
   if constexpr (kLanes == 16) {
     const hn::Half<DF> d8;
     const hn::Half<decltype(d8)> d4;

@@ -1,5 +1,6 @@
 // The small tile class (decode): a few query rows, K and V streamed past them once. Scores are dot products straight from the cache
-// (four keys by up to four rows of accumulators, summed across lanes together), the output is accumulated in registers over a block of keys.
+// (four keys by up to four rows of accumulators, summed across lanes together), the output is accumulated in registers over a block of
+// keys.
 #if defined(GIRIH_ATTENTION_CPU_SMALL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GIRIH_ATTENTION_CPU_SMALL_INL_H_
 #undef GIRIH_ATTENTION_CPU_SMALL_INL_H_
@@ -13,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace girih::attention {
 namespace HWY_NAMESPACE {
 
-inline constexpr int kSmallRowBlock = kLanes == 16 ? 4 : 2;   // 16 of 32 registers hold sums with AVX-512, 8 of 16 with AVX2
+inline constexpr int kSmallRowBlock = kLanes == 16 ? 4 : 2;  // 16 of 32 registers hold sums with AVX-512, 8 of 16 with AVX2
 inline constexpr int kSmallColumnBlock = kLanes == 16 ? 4 : 2;
 
 /// scores[r][0..n) = q[r] . k[key], for kRows rows. `k_at` has a multiple of 4 entries. dim: a multiple of kLanes.
@@ -71,7 +72,8 @@ HWY_INLINE void weigh_columns(const float* p, int ldp, const KeyBlock& keys, con
 }
 
 template <class Load, int kRows>
-HWY_INLINE void weigh_rows(const float* p, int ldp, const KeyBlock& keys, const KeyBlock& next, int dim, const float* corr, float* o, int ldv) {
+HWY_INLINE void weigh_rows(const float* p, int ldp, const KeyBlock& keys, const KeyBlock& next, int dim, const float* corr, float* o,
+                           int ldv) {
   int d = 0;
   for (; d + kSmallColumnBlock * kLanes <= dim; d += kSmallColumnBlock * kLanes) {
     weigh_columns<Load, kRows, kSmallColumnBlock>(p, ldp, keys, next, d, corr, o, ldv);
@@ -138,7 +140,7 @@ HWY_INLINE void small_softmax_row(float* s, int n, float units, const std::uint8
     sum = hn::Add(sum, p);
     hn::StoreU(p, df, s + i);
   }
-  corr = exp2_scalar(m - base);   // m = -inf: 0
+  corr = exp2_scalar(m - base);  // m = -inf: 0
   l = l * corr + sum_lanes(sum);
   m = new_m;
 }

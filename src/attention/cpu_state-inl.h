@@ -78,8 +78,8 @@ HWY_INLINE void finish_row(Tile& t, const RowVars& r, float m, float l, float* o
   const AttentionSpec& spec = s.spec;
   const int dvo = t.shape.dvo;
   if (s.program.softmax) {
-    float lse = m + __builtin_log2f(l);   // empty: -inf + -inf
-    if (m == kNegInf && l == 0) {   // not where every score was NaN: that l is NaN
+    float lse = m + __builtin_log2f(l);  // empty: -inf + -inf
+    if (m == kNegInf && l == 0) {        // not where every score was NaN: that l is NaN
       clear_row(o, t.shape.ldv);
       lse = kNegInf;
     } else {

@@ -27,12 +27,12 @@ using variant::RowVars;
 /// How one plane set (K, or V) of a segment is read for one KV head.
 struct Source {
   const KvPlane* plane = nullptr;
-  const KvPlane* rope_plane = nullptr;   // K's second tensor
-  int dim = 0;                           // of `plane`
+  const KvPlane* rope_plane = nullptr;  // K's second tensor
+  int dim = 0;                          // of `plane`
   int rope_dim = 0;
   bool direct = false;
-  bool scale_rows = false;               // scales are applied while staging
-  float factor = 1;                      // otherwise a scale common to all rows, for the caller to apply
+  bool scale_rows = false;  // scales are applied while staging
+  float factor = 1;         // otherwise a scale common to all rows, for the caller to apply
 };
 
 /// Where the keys of one block lie, and what is known of each. The next block is located while the current one is worked on, so that
@@ -43,9 +43,9 @@ struct KeyBlock {
   std::int64_t* slot = nullptr;
   const std::byte** k_at = nullptr;
   const std::byte** v_at = nullptr;
-  std::int64_t* pos = nullptr;        // logical
+  std::int64_t* pos = nullptr;  // logical
   std::int64_t* rope_pos = nullptr;
-  float* k_scale = nullptr;           // per key, direct token_head
+  float* k_scale = nullptr;  // per key, direct token_head
   float* v_scale = nullptr;
 };
 
@@ -55,20 +55,20 @@ struct Tile {
   CpuShape shape;
 
   // Scratch (sizes: cpu.cc).
-  float* q = nullptr;          // small: [rows, ldk]; large: [dqk, ldr] (transposed)
-  float* o = nullptr;          // [rows, ldv]
-  float* chunk_o = nullptr;    // [rows, ldv]
-  float* m = nullptr;          // [rows] running maximum, base-2 units
-  float* l = nullptr;          // [rows] running sum
+  float* q = nullptr;        // small: [rows, ldk]; large: [dqk, ldr] (transposed)
+  float* o = nullptr;        // [rows, ldv]
+  float* chunk_o = nullptr;  // [rows, ldv]
+  float* m = nullptr;        // [rows] running maximum, base-2 units
+  float* l = nullptr;        // [rows] running sum
   float* chunk_m = nullptr;
   float* chunk_l = nullptr;
-  float* scores = nullptr;     // small: [rows, kv_block]; large: [kv_block, ldr]
-  float* probs = nullptr;      // large, for hooks: [rows, kv_block]
-  float* k = nullptr;          // [kv_block, ldk]
-  float* v = nullptr;          // [kv_block, ldv]
-  float* corr = nullptr;       // [rows]
-  KeyBlock keys, next;         // the block at work and the one after it (n = 0: none)
-  RowVars* rows = nullptr;     // [rows]
+  float* scores = nullptr;  // small: [rows, kv_block]; large: [kv_block, ldr]
+  float* probs = nullptr;   // large, for hooks: [rows, kv_block]
+  float* k = nullptr;       // [kv_block, ldk]
+  float* v = nullptr;       // [kv_block, ldv]
+  float* corr = nullptr;    // [rows]
+  KeyBlock keys, next;      // the block at work and the one after it (n = 0: none)
+  RowVars* rows = nullptr;  // [rows]
   std::int64_t* q_rope_pos = nullptr;
   std::uint8_t* visible = nullptr;
   std::byte* eval = nullptr;
@@ -77,16 +77,16 @@ struct Tile {
 
   // Of the current tile.
   int num_rows = 0;
-  int ldr = 0;                 // rows rounded up to 16
+  int ldr = 0;  // rows rounded up to 16
   int kv_head = 0;
   const SegmentData* data = nullptr;
   const abi::SegmentInfo* segment = nullptr;
   const abi::KvRow* kv_row = nullptr;
   Source k_source, v_source;
-  bool v_in_k = false;         // V rows are the leading part of the staged K rows
-  bool needs_positions = false;   // KeyBlock::pos, rope_pos
-  bool needs_slots = false;       // KeyBlock::page, slot
-  float q_factor = 1;          // multiplies Q as it is loaded
+  bool v_in_k = false;           // V rows are the leading part of the staged K rows
+  bool needs_positions = false;  // KeyBlock::pos, rope_pos
+  bool needs_slots = false;      // KeyBlock::page, slot
+  float q_factor = 1;            // multiplies Q as it is loaded
 };
 
 HWY_INLINE void bind_key_block(std::byte* memory, std::int64_t keys, KeyBlock& b) {
@@ -150,8 +150,14 @@ HWY_INLINE void describe_rows(Tile& t, std::int32_t row_begin, int count, int kv
     while (token >= requests[static_cast<std::size_t>(low)].q_begin + requests[static_cast<std::size_t>(low)].q_len) ++low;
     const abi::RequestInfo& r = requests[static_cast<std::size_t>(low)];
     const std::int64_t q_idx = token - r.q_begin;
-    t.rows[i] = {.q_pos = r.q_pos + q_idx, .q_idx = q_idx, .q_len = r.q_len, .kv_len = r.kv_len, .request = low,
-                 .q_head = kv_head * group + head, .kv_head = kv_head, .q_row = token};
+    t.rows[i] = {.q_pos = r.q_pos + q_idx,
+                 .q_idx = q_idx,
+                 .q_len = r.q_len,
+                 .kv_len = r.kv_len,
+                 .request = low,
+                 .q_head = kv_head * group + head,
+                 .kv_head = kv_head,
+                 .q_row = token};
     t.q_rope_pos[i] = r.q_rope_pos + q_idx;
     if (++head == group) {
       head = 0;
@@ -266,12 +272,13 @@ HWY_INLINE void bind_sources(Tile& t, bool small) {
   t.v_source = v;
 
   constexpr float kOne = 1.0F;
-  const float units = program.softmax && program.logits.empty() ? kLog2e : kOne;   // scores in base-2 units unless a hook reads them
+  const float units = program.softmax && program.logits.empty() ? kLog2e : kOne;  // scores in base-2 units unless a hook reads them
   t.q_factor = static_cast<float>(s.spec.sm_scale) * units * k.factor;
   // Staged rows may need their slot for scales; a direct row only for its token's scale.
-  t.needs_slots = !k.direct || !v.direct || s.spec.k_scale == ScaleGranularity::token_head || s.spec.v_scale == ScaleGranularity::token_head;
-  t.needs_positions = !program.mask.empty() || program.logits.uses(variant::Var::kv_pos) || k_changes ||
-                      program.value.uses(variant::Var::kv_pos);
+  t.needs_slots =
+      !k.direct || !v.direct || s.spec.k_scale == ScaleGranularity::token_head || s.spec.v_scale == ScaleGranularity::token_head;
+  t.needs_positions =
+      !program.mask.empty() || program.logits.uses(variant::Var::kv_pos) || k_changes || program.value.uses(variant::Var::kv_pos);
 }
 
 /// Fills `b` with keys [begin, begin + n) of the tile's list.

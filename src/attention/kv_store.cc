@@ -40,7 +40,7 @@ KvPlane make_plane(std::string_view op, const char* name, const TensorView& t, i
   KvPlane plane;
   plane.data = t.data;
   plane.dtype = t.dtype;
-  plane.page_byte_stride = stride_bytes(op, name, t, page < 0 ? token : page);   // ragged: a page id is the index of its first token
+  plane.page_byte_stride = stride_bytes(op, name, t, page < 0 ? token : page);  // ragged: a page id is the index of its first token
   plane.token_byte_stride = stride_bytes(op, name, t, token);
   plane.head_byte_stride = stride_bytes(op, name, t, head);
   if (t.shape[element] > 1 && t.strides[element] != 1) {
@@ -52,7 +52,8 @@ KvPlane make_plane(std::string_view op, const char* name, const TensorView& t, i
 }
 
 void check_same(std::string_view op, const TensorView& k, const TensorView& v, int dim, const char* what) {
-  if (k.shape[dim] != v.shape[dim]) refuse(op, "v.shape[{}]={} differs from k.shape[{}]={}; {} must be equal", dim, v.shape[dim], dim, k.shape[dim], what);
+  if (k.shape[dim] != v.shape[dim])
+    refuse(op, "v.shape[{}]={} differs from k.shape[{}]={}; {} must be equal", dim, v.shape[dim], dim, k.shape[dim], what);
 }
 
 }  // namespace
@@ -131,14 +132,16 @@ std::vector<std::int64_t> kv_len_from_last_page(Indices kv_indptr, Indices last_
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(n), 0);
   for (std::int64_t r = 0; r < n; ++r) {
     if (kv_indptr[r] < 0) refuse(op, "kv_indptr[{}]={}; must be >= 0", r, kv_indptr[r]);
-    if (kv_indptr[r + 1] < kv_indptr[r]) refuse(op, "kv_indptr[{}]={} < kv_indptr[{}]={}; must be non-decreasing", r + 1, kv_indptr[r + 1], r, kv_indptr[r]);
+    if (kv_indptr[r + 1] < kv_indptr[r])
+      refuse(op, "kv_indptr[{}]={} < kv_indptr[{}]={}; must be non-decreasing", r + 1, kv_indptr[r + 1], r, kv_indptr[r]);
     const std::int64_t pages = kv_indptr[r + 1] - kv_indptr[r];
     const std::int64_t last = last_page_len[r];
     if (pages == 0) {
       if (last < 0 || last > page_size) refuse(op, "last_page_len[{}]={}; must be in [0, page_size={}]", r, last, page_size);
       continue;
     }
-    if (last < 1 || last > page_size) refuse(op, "last_page_len[{}]={}; must be in [1, page_size={}] for a request with pages", r, last, page_size);
+    if (last < 1 || last > page_size)
+      refuse(op, "last_page_len[{}]={}; must be in [1, page_size={}] for a request with pages", r, last, page_size);
     if (__builtin_mul_overflow(pages - 1, page_size, &lengths[static_cast<std::size_t>(r)]) ||
         __builtin_add_overflow(lengths[static_cast<std::size_t>(r)], last, &lengths[static_cast<std::size_t>(r)])) {
       refuse(op, "kv_indptr gives request {} {} pages of {}; its length overflows 64 bits", r, pages, page_size);

@@ -49,7 +49,8 @@ void write_array(std::byte* blob, const abi::BlobArray& array, const T* from, st
 }
 
 /// Where each plan-time parameter goes in param_data; returns its bytes.
-std::int64_t place_params(const ScheduleState& schedule, const variant::ParamTable& table, std::array<abi::PlanParam, variant::Program::kMaxParams>& out) {
+std::int64_t place_params(const ScheduleState& schedule, const variant::ParamTable& table,
+                          std::array<abi::PlanParam, variant::Program::kMaxParams>& out) {
   std::int64_t end = 0;
   for (std::size_t i = 0; i < schedule.program.params.size(); ++i) {
     const variant::ParamInfo& info = schedule.program.params[i];
@@ -58,15 +59,15 @@ std::int64_t place_params(const ScheduleState& schedule, const variant::ParamTab
     out[i].size = info.kind == variant::ParamInfo::Kind::scalar ? 1 : table[i].size;
     end = round_up(end + param_bytes(info, out[i].size), kAlign);
     if (end > schedule.limits.max_param_bytes) {
-      fail(Code::invalid_argument, kPlanOp, "params \"{}\" brings plan-time parameters to {} bytes; the schedule's max_param_bytes is {}", info.name, end,
-           schedule.limits.max_param_bytes);
+      fail(Code::invalid_argument, kPlanOp, "params \"{}\" brings plan-time parameters to {} bytes; the schedule's max_param_bytes is {}",
+           info.name, end, schedule.limits.max_param_bytes);
     }
   }
   return end;
 }
 
-void write_params(const ScheduleState& schedule, const variant::ParamTable& table, const std::array<abi::PlanParam, variant::Program::kMaxParams>& places,
-                  std::byte* data, std::int64_t size) {
+void write_params(const ScheduleState& schedule, const variant::ParamTable& table,
+                  const std::array<abi::PlanParam, variant::Program::kMaxParams>& places, std::byte* data, std::int64_t size) {
   std::memset(data, 0, static_cast<std::size_t>(size));
   for (std::size_t i = 0; i < schedule.program.params.size(); ++i) {
     const variant::ParamInfo& info = schedule.program.params[i];
@@ -118,7 +119,7 @@ std::int64_t param_bytes(const variant::ParamInfo& info, std::int64_t size) {
 std::int64_t worst_part_rows(const ScheduleState& schedule) {
   const AttentionLimits& limits = schedule.limits;
   const Tune& tune = schedule.tune;
-  __extension__ using Wide = __int128;             // saturates: plans with more than 2^31 rows of parts are refused
+  __extension__ using Wide = __int128;  // saturates: plans with more than 2^31 rows of parts are refused
   const auto saturate = [](Wide rows) { return static_cast<std::int64_t>(std::min<Wide>(rows, kMaxIndex)); };
   const Wide packed = Wide{limits.max_tokens} * schedule.group;
   const Wide rows = packed * schedule.spec.num_kv_heads;

@@ -33,17 +33,17 @@ PlanView read_blob(const ScheduleState& schedule, std::span<const std::byte> blo
 /// Rows of partial state that the worst batch within the limits can need.
 std::int64_t worst_part_rows(const ScheduleState& schedule);
 
-struct Planner;   // scratch that is kept from batch to batch (plan.cc)
+struct Planner;  // scratch that is kept from batch to batch (plan.cc)
 
 struct PlanState {
   explicit PlanState(std::shared_ptr<const ScheduleState> schedule);
   ~PlanState();
   std::shared_ptr<const ScheduleState> schedule_state;
   Schedule schedule;
-  std::vector<std::byte> blob;     // over-allocated so that the data starts 64-byte aligned
-  PlanView view;                   // into blob
+  std::vector<std::byte> blob;  // over-allocated so that the data starts 64-byte aligned
+  PlanView view;                // into blob
   PlanInfo info;
-  variant::ParamTable params{};    // plan-time parameters, pointing into blob
+  variant::ParamTable params{};  // plan-time parameters, pointing into blob
   std::unique_ptr<Planner> planner;
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 /// Names an argument, spelled out only when a message needs it.
 struct Field {
-  std::int64_t s;                // segment, or -1
+  std::int64_t s;  // segment, or -1
   const char* name;
 };
 
@@ -74,7 +74,7 @@ void read_requests(Planner& p, const ScheduleState& schedule, const Batch& batch
 /// A segment with what reading its rows needs.
 struct SegmentReader {
   const KvSegment& segment;
-  std::int64_t s;                // its number
+  std::int64_t s;  // its number
   std::int64_t num_groups;
   bool default_groups;
   bool ragged;
@@ -82,7 +82,9 @@ struct SegmentReader {
   Divider page;
 };
 
-std::int64_t pages_of(const SegmentReader& in, std::int64_t kv_len) { return in.ragged ? kv_len : in.page.quotient(kv_len + in.page.divisor - 1); }
+std::int64_t pages_of(const SegmentReader& in, std::int64_t kv_len) {
+  return in.ragged ? kv_len : in.page.quotient(kv_len + in.page.divisor - 1);
+}
 
 void check_segment(const SegmentReader& in, const ScheduleState& schedule) {
   const KvSegment& segment = in.segment;
@@ -160,7 +162,8 @@ std::int64_t read_csr(const SegmentReader& in, int head, abi::KvRow* rows) {
     const std::int64_t len = checked_len(in, head * in.num_groups + g, end - begin);
     const std::int64_t pages = pages_of(in, len);
     if (pages > end - begin) {
-      refuse("{}[{}]={} keys need {} entries; kv_indptr gives {}", Field{in.s, "kv_len"}, head * in.num_groups + g, len, pages, end - begin);
+      refuse("{}[{}]={} keys need {} entries; kv_indptr gives {}", Field{in.s, "kv_len"}, head * in.num_groups + g, len, pages,
+             end - begin);
     }
     rows[g].table_begin = begin;
     rows[g].kv_len = len;
@@ -206,7 +209,8 @@ void place_keys(Planner& p, const SegmentReader& in) {
   if (!given && in.s > 0) {
     p.sums.assign(static_cast<std::size_t>(in.num_groups), 0);
     for (std::int64_t before = 0; before < in.s; ++before) {
-      add_covering(p, p.segments[before], in.num_groups, [&](std::int64_t g) { return rows[g].q_begin; }, p.sums.data());
+      add_covering(
+          p, p.segments[before], in.num_groups, [&](std::int64_t g) { return rows[g].q_begin; }, p.sums.data());
     }
   }
   const bool rope = !in.segment.kv_rope_pos.empty();
@@ -256,7 +260,12 @@ void read_segment(Planner& p, const ScheduleState& schedule, const Batch& batch,
   const bool default_groups = segment.qo_indptr.empty();
   const bool ragged = segment.page_size == kEndlessPage;
   const std::int64_t num_groups = default_groups ? std::ssize(p.requests) : segment.qo_indptr.size() - 1;
-  const SegmentReader in{segment, s, num_groups, default_groups, ragged, schedule.limits.max_kv_len,
+  const SegmentReader in{segment,
+                         s,
+                         num_groups,
+                         default_groups,
+                         ragged,
+                         schedule.limits.max_kv_len,
                          Divider(segment.page_size > 0 ? std::min(segment.page_size, kMaxIndex) : 1)};
   const AttentionLimits& limits = schedule.limits;
   total_groups += num_groups;
@@ -281,9 +290,13 @@ void read_segment(Planner& p, const ScheduleState& schedule, const Batch& batch,
       out[g].q_end = default_groups ? p.requests[g].q_begin + p.requests[g].q_len : segment.qo_indptr[g + 1];
     }
   }
-  p.segments.push_back({.page_size = segment.page_size, .num_groups = num_groups, .num_entries = num_entries,
-                        .kv_row_begin = static_cast<std::int32_t>(row_begin), .num_table_heads = segment.num_table_heads,
-                        .has_page_pos = segment.page_pos.empty() ? 0 : 1, .masked = segment.masked ? 1 : 0});
+  p.segments.push_back({.page_size = segment.page_size,
+                        .num_groups = num_groups,
+                        .num_entries = num_entries,
+                        .kv_row_begin = static_cast<std::int32_t>(row_begin),
+                        .num_table_heads = segment.num_table_heads,
+                        .has_page_pos = segment.page_pos.empty() ? 0 : 1,
+                        .masked = segment.masked ? 1 : 0});
   place_keys(p, in);
   if (!segment.page_pos.empty()) check_page_positions(p, in);
   if (schedule.spec.batch_invariant) check_invariant(p, in, schedule.tune.invariant_chunk);
@@ -301,7 +314,8 @@ void place_requests(Planner& p, const Batch& batch) {
         const abi::KvRow* rows = p.kv_rows.data() + p.segments[s].kv_row_begin;
         for (std::int64_t r = 0; r < n; ++r) p.sums[r] += rows[r].kv_len;
       } else {
-        add_covering(p, p.segments[s], n, [&](std::int64_t r) { return p.requests[r].q_begin; }, p.sums.data());
+        add_covering(
+            p, p.segments[s], n, [&](std::int64_t r) { return p.requests[r].q_begin; }, p.sums.data());
       }
     }
   }

@@ -76,8 +76,10 @@ class Emitter {
     while (at_.tile < whole_end) {
       const LineTile& tile = line_.tiles[at_.tile];
       const bool whole = at_tile_start(line_, at_);
-      if (whole && tile.shared == 0) copy_items(tile.item_begin, tile.item_end, head());
-      else write_part(strip, tile, whole, LineSpot{0, 0, 0, tile.item_end, 0}, true);
+      if (whole && tile.shared == 0)
+        copy_items(tile.item_begin, tile.item_end, head());
+      else
+        write_part(strip, tile, whole, LineSpot{0, 0, 0, tile.item_end, 0}, true);
       const bool copy_done = at_.tile + 1 == strip.tile_end;
       move_to_tile(line_, at_, at_.tile + 1);
       if (copy_done) return;
@@ -134,15 +136,20 @@ class Emitter {
     if (new_part) {
       current_part_ = part_rows_;
       part_rows_ += rows;
-      if (part_rows_ > kMaxIndex) fail(Code::invalid_argument, kPlanOp, "the batch needs more than 2^31 rows of partial results; plan fewer rows at a time");
+      if (part_rows_ > kMaxIndex)
+        fail(Code::invalid_argument, kPlanOp, "the batch needs more than 2^31 rows of partial results; plan fewer rows at a time");
       ++part_.count;
     }
     return static_cast<std::int32_t>(current_part_);
   }
 
   void add_merge(std::int32_t row_begin, std::int32_t rows) {
-    p_.merges.push_back({.row_begin = row_begin, .row_count = rows, .part_begin = static_cast<std::int32_t>(p_.merge_parts.size()),
-                         .part_count = part_.count, .kv_head = head(), .reserved = 0});
+    p_.merges.push_back({.row_begin = row_begin,
+                         .row_count = rows,
+                         .part_begin = static_cast<std::int32_t>(p_.merge_parts.size()),
+                         .part_count = part_.count,
+                         .kv_head = head(),
+                         .reserved = 0});
     for (std::int32_t i = 0; i < part_.count; ++i) p_.merge_parts.push_back({part_.part_row + i * rows});
   }
 
@@ -151,7 +158,7 @@ class Emitter {
   WorkItem* const out_;
   WorkItem* next_;
   LineSpot at_{};
-  PartRange part_{};               // of the tile being written
+  PartRange part_{};  // of the tile being written
   std::int64_t current_part_ = 0;
   std::int64_t part_rows_ = 0;
 

@@ -63,8 +63,10 @@ void sweep_head(Planner& p, int head, std::int64_t rows) {
     }
     const std::int64_t cover_end = std::ssize(p.covers);
     const bool empty = cover_begin == cover_end;
-    if (empty && p.regions.size() > first_region && p.regions.back().cover_begin == p.regions.back().cover_end) p.regions.back().row_end = stop;
-    else p.regions.push_back({at, stop, cover_begin, cover_end});
+    if (empty && p.regions.size() > first_region && p.regions.back().cover_begin == p.regions.back().cover_end)
+      p.regions.back().row_end = stop;
+    else
+      p.regions.push_back({at, stop, cover_begin, cover_end});
     at = stop;
   }
 }
@@ -99,7 +101,7 @@ void emit_region_merges(Planner& p, const ScheduleState& schedule) {
     for (std::int64_t r = p.region_begin[list]; r < p.region_begin[list + 1]; ++r) {
       const Region& region = p.regions[static_cast<std::size_t>(r)];
       const std::int64_t part_begin = std::ssize(p.merge_parts);
-      bool direct = false;       // a tile alone on all its rows writes the output itself
+      bool direct = false;  // a tile alone on all its rows writes the output itself
       for (std::int64_t c = region.cover_begin; c < region.cover_end; ++c) {
         const Cover& cover = p.covers[static_cast<std::size_t>(c)];
         const abi::LineStrip& strip = p.strips[static_cast<std::size_t>(cover.strip)];
@@ -119,7 +121,8 @@ void emit_region_merges(Planner& p, const ScheduleState& schedule) {
                           .row_count = static_cast<std::int32_t>(region.row_end - region.row_begin),
                           .part_begin = static_cast<std::int32_t>(part_begin),
                           .part_count = static_cast<std::int32_t>(std::ssize(p.merge_parts) - part_begin),
-                          .kv_head = head, .reserved = 0});
+                          .kv_head = head,
+                          .reserved = 0});
     }
   }
   if (std::ssize(p.merges) > kMaxIndex || std::ssize(p.merge_parts) > kMaxIndex) {

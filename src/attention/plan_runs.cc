@@ -13,7 +13,7 @@ using variant::Tri;
 
 bool is_shift_invariant(const variant::Code& mask) {
   using variant::Op;
-  enum class Move : std::uint8_t { stays, shifts, unknown };   // what a value does when q_pos and kv_pos both move by one
+  enum class Move : std::uint8_t { stays, shifts, unknown };  // what a value does when q_pos and kv_pos both move by one
   std::vector<Move> moves;
   for (const variant::Instruction& in : mask.instructions) {
     const auto arg = [&](int i) { return moves[static_cast<std::size_t>(in.args[i])]; };
@@ -25,9 +25,7 @@ bool is_shift_invariant(const variant::Code& mask) {
     }
     Move move = stay ? Move::stays : Move::unknown;
     switch (in.op) {
-      case Op::var:
-        move = in.var == variant::Var::q_pos || in.var == variant::Var::kv_pos ? Move::shifts : Move::unknown;
-        break;
+      case Op::var: move = in.var == variant::Var::q_pos || in.var == variant::Var::kv_pos ? Move::shifts : Move::unknown; break;
       case Op::add:
         if ((arg(0) == Move::shifts && arg(1) == Move::stays) || (arg(0) == Move::stays && arg(1) == Move::shifts)) move = Move::shifts;
         break;
@@ -83,7 +81,8 @@ void TileMask::find_shifted(const Box& box, std::int64_t key, std::int64_t pos, 
     prover_.find_runs(at_zero, r.begin, r.end, grain, r.runs);
   }
   auto run = r.runs.begin();
-  if (r.runs.size() > 8) run = std::lower_bound(run, r.runs.end(), begin, [](const MaskProver::Run& a, std::int64_t b) { return a.end <= b; });
+  if (r.runs.size() > 8)
+    run = std::lower_bound(run, r.runs.end(), begin, [](const MaskProver::Run& a, std::int64_t b) { return a.end <= b; });
   const std::int64_t shift = key - begin;
   for (; run != r.runs.end() && run->begin < end; ++run) {
     if (run->end <= begin) continue;

@@ -29,8 +29,10 @@ class ItemWriter {
       full_end = run.end >= kv_len_ ? kv_len_ : block_.down(run.end);
       if (full_begin >= full_end) full_begin = full_end = begin;
     }
-    if (chunk_ == 0) join(begin, end, full_begin, full_end);
-    else split_chunks(begin, end, full_begin, full_end);
+    if (chunk_ == 0)
+      join(begin, end, full_begin, full_end);
+    else
+      split_chunks(begin, end, full_begin, full_end);
   }
 
   /// Writes the last item; false if the tile sees nothing.
@@ -84,8 +86,10 @@ class ItemWriter {
         start(at, stop, fb < fe ? fb : at, fb < fe ? fe : at);
       } else {
         end_ = std::max(end_, stop);
-        if (has_full() && full_end_ == fb) full_end_ = std::max(fe, full_end_);
-        else if (fe - fb > full_end_ - full_begin_) full_begin_ = fb, full_end_ = fe;
+        if (has_full() && full_end_ == fb)
+          full_end_ = std::max(fe, full_end_);
+        else if (fe - fb > full_end_ - full_begin_)
+          full_begin_ = fb, full_end_ = fe;
       }
       at = stop;
     }

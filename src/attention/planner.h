@@ -14,7 +14,7 @@
 namespace girih::attention {
 
 inline constexpr std::string_view kPlanOp = "attention.plan";
-inline constexpr std::int64_t kMaxPosition = std::int64_t{1} << 60;   // positions beyond it could overflow in masks
+inline constexpr std::int64_t kMaxPosition = std::int64_t{1} << 60;  // positions beyond it could overflow in masks
 inline constexpr std::int64_t kMaxIndex = (std::int64_t{1} << 31) - 1;
 
 /// Division of 31-bit numbers by a fixed one: a multiplication.
@@ -34,7 +34,7 @@ struct Divider {
 /// Keys of one table row that lie at consecutive positions (one for the whole row, or adjacent pages where each page has a position).
 struct Stretch {
   std::int64_t key_begin, key_end;
-  std::int64_t pos;              // of key_begin
+  std::int64_t pos;  // of key_begin
 };
 
 /// Visible runs of a tile as ranges of keys.
@@ -54,12 +54,14 @@ class TileMask {
   void find(const variant::Box& box, std::span<const Stretch> stretches, std::int64_t kv_block, std::vector<KeyRun>& runs);
 
  private:
-  struct Relative {              // runs around q_pos = [0, height]
+  struct Relative {  // runs around q_pos = [0, height]
     std::int64_t height = -1, begin = 0, end = 0;
     std::vector<variant::MaskProver::Run> runs;
   };
-  void find_shifted(const variant::Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain, std::vector<KeyRun>& runs);
-  void find_stretch(const variant::Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain, std::vector<KeyRun>& runs);
+  void find_shifted(const variant::Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
+                    std::vector<KeyRun>& runs);
+  void find_stretch(const variant::Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
+                    std::vector<KeyRun>& runs);
 
   variant::MaskProver prover_;
   bool differs_by_head_ = false;
@@ -74,7 +76,7 @@ bool is_shift_invariant(const variant::Code& mask);
 /// Rows [row_begin, row_end) of a KV head and the tiles that cover them, in segment order.
 struct Region {
   std::int64_t row_begin, row_end;
-  std::int64_t cover_begin, cover_end;   // into Planner::covers
+  std::int64_t cover_begin, cover_end;  // into Planner::covers
 };
 struct Cover {
   std::int32_t strip, tile;
@@ -106,13 +108,13 @@ struct Planner {
   std::vector<KeyRun> runs;
   std::vector<abi::LineStrip> strips;
   std::vector<abi::LineTile> tiles;
-  std::vector<abi::WorkItem> items;      // of one copy of each strip
-  std::int64_t num_instances = 0;        // tiles of all copies
-  std::int64_t num_items = 0;            // items of all copies
+  std::vector<abi::WorkItem> items;  // of one copy of each strip
+  std::int64_t num_instances = 0;    // tiles of all copies
+  std::int64_t num_items = 0;        // items of all copies
   std::int64_t total_cost = 0;
   std::int64_t max_piece_cost = 0;
-  std::int64_t pairs = 0;                // packed rows x keys over all copies
-  bool heads_differ = false;             // some strip is for one head only
+  std::int64_t pairs = 0;     // packed rows x keys over all copies
+  bool heads_differ = false;  // some strip is for one head only
 
   // find_regions: one list per head, or one for all
   std::vector<Region> regions;
@@ -129,7 +131,7 @@ struct Planner {
   std::vector<abi::MergePart> merge_parts;
   std::int64_t part_rows = 0;
 
-  std::vector<std::byte> next_blob;      // swapped with the plan's
+  std::vector<std::byte> next_blob;  // swapped with the plan's
 };
 
 /// Validates the batch and fills requests, segments, kv_rows and params.

@@ -30,7 +30,8 @@ std::span<const T> span_of(const std::byte* blob, const BlobArray& array) {
 
 template <typename T>
 void check_array(const char* name, const BlobArray& array, std::int64_t blob_bytes, std::int64_t expected = -1) {
-  if (array.count < 0 || array.count > blob_bytes / static_cast<std::int64_t>(sizeof(T))) refuse("header.{}.count={} does not fit the blob", name, array.count);
+  if (array.count < 0 || array.count > blob_bytes / static_cast<std::int64_t>(sizeof(T)))
+    refuse("header.{}.count={} does not fit the blob", name, array.count);
   if (expected >= 0 && array.count != expected) refuse("header.{}.count={}; must be {}", name, array.count, expected);
   if (array.offset < static_cast<std::int64_t>(sizeof(PlanHeader)) || array.offset % 64 != 0 ||
       array.offset > blob_bytes - array.count * static_cast<std::int64_t>(sizeof(T))) {
@@ -48,7 +49,8 @@ void check_header(const ScheduleState& schedule, std::span<const std::byte> blob
   if (h.magic != abi::kPlanMagic) refuse("header.magic={:#x}; this is not a plan", h.magic);
   if (h.version != abi::kPlanVersion) refuse("header.version={}; this library reads version {}", h.version, abi::kPlanVersion);
   if (h.blob_bytes != size) refuse("header.blob_bytes={}; the blob given has {} bytes", h.blob_bytes, size);
-  if (h.schedule_hash != schedule.hash) refuse("header.schedule_hash={:#x}; this schedule's is {:#x}: load a plan of an equal schedule", h.schedule_hash, schedule.hash);
+  if (h.schedule_hash != schedule.hash)
+    refuse("header.schedule_hash={:#x}; this schedule's is {:#x}: load a plan of an equal schedule", h.schedule_hash, schedule.hash);
   check_in("header", 0, "num_tokens", h.num_tokens, 0, limits.max_tokens);
   check_in("header", 0, "num_requests", h.num_requests, 0, limits.max_requests);
   check_in("header", 0, "num_segments", h.num_segments, 0, limits.max_segments);
@@ -66,8 +68,10 @@ void check_header(const ScheduleState& schedule, std::span<const std::byte> blob
   check_array<abi::PlanParam>("params", h.params, size, std::ssize(schedule.program.params));
   check_array<std::byte>("param_data", h.param_data, size);
   if (h.num_tokens > kMaxIndex / schedule.group) refuse("header.num_tokens={}; must be below 2^31 packed rows", h.num_tokens);
-  if (h.items.count > kMaxIndex || h.merge_parts.count > kMaxIndex || h.kv_rows.count > kMaxIndex) refuse("header counts more than 2^31 entries");
-  if (h.param_data.count > limits.max_param_bytes) refuse("header.param_data.count={}; the schedule's max_param_bytes is {}", h.param_data.count, limits.max_param_bytes);
+  if (h.items.count > kMaxIndex || h.merge_parts.count > kMaxIndex || h.kv_rows.count > kMaxIndex)
+    refuse("header counts more than 2^31 entries");
+  if (h.param_data.count > limits.max_param_bytes)
+    refuse("header.param_data.count={}; the schedule's max_param_bytes is {}", h.param_data.count, limits.max_param_bytes);
 }
 
 void check_requests(const PlanView& view) {
@@ -90,7 +94,8 @@ void check_segments(const ScheduleState& schedule, const PlanView& view) {
     const abi::SegmentInfo& segment = view.segments[s];
     check_in("segments", s, "page_size", segment.page_size, 0, kMaxIndex);
     check_in("segments", s, "num_table_heads", segment.num_table_heads, 1, schedule.spec.num_kv_heads);
-    if (segment.num_table_heads != 1 && segment.num_table_heads != schedule.spec.num_kv_heads) refuse("segments[{}].num_table_heads={}; must be 1 or num_kv_heads", s, segment.num_table_heads);
+    if (segment.num_table_heads != 1 && segment.num_table_heads != schedule.spec.num_kv_heads)
+      refuse("segments[{}].num_table_heads={}; must be 1 or num_kv_heads", s, segment.num_table_heads);
     if (segment.kv_row_begin != next) refuse("segments[{}].kv_row_begin={}; must be {}", s, segment.kv_row_begin, next);
     check_in("segments", s, "num_groups", segment.num_groups, 0, (view.header->kv_rows.count - next) / segment.num_table_heads);
     check_in("segments", s, "has_page_pos", segment.has_page_pos, 0, segment.page_size > 0 ? 1 : 0);
@@ -105,7 +110,8 @@ void check_segments(const ScheduleState& schedule, const PlanView& view) {
       check_in("kv_rows", i, "q_end", row.q_end, row.q_begin, view.header->num_tokens);
       q_end = row.q_end;
       const KvRow& first = view.kv_rows[next + g];
-      if (row.q_begin != first.q_begin || row.q_end != first.q_end) refuse("kv_rows[{}].q_begin={} differs from table head 0's {}", i, row.q_begin, first.q_begin);
+      if (row.q_begin != first.q_begin || row.q_end != first.q_end)
+        refuse("kv_rows[{}].q_begin={} differs from table head 0's {}", i, row.q_begin, first.q_begin);
       check_in("kv_rows", i, "kv_len", row.kv_len, 0, std::min(schedule.limits.max_kv_len, kMaxIndex));
       check_in("kv_rows", i, "table_begin", row.table_begin, 0, INT64_MAX - kMaxIndex);
       check_in("kv_rows", i, "kv_pos", row.kv_pos, -2 * kMaxPosition, 2 * kMaxPosition);
@@ -128,7 +134,8 @@ void check_params(const ScheduleState& schedule, const PlanView& view) {
     check_in("params", i, "offset", param.offset, 0, view.header->param_data.count);
     if (param.offset % 8 != 0) refuse("params[{}].offset={}; must be a multiple of 8", i, param.offset);
     if (info.time == ParamTime::run) continue;
-    if (param_bytes(info, param.size) > view.header->param_data.count - param.offset) refuse("params[{}].size={} goes beyond param_data", i, param.size);
+    if (param_bytes(info, param.size) > view.header->param_data.count - param.offset)
+      refuse("params[{}].size={} goes beyond param_data", i, param.size);
   }
 }
 
@@ -175,7 +182,8 @@ class WorkChecker {
       check_in("unit_begin", u + 1, "item", end, begin, n);
       for (std::int32_t i = begin; i < end; ++i) check_item(i, i > begin ? &view_.items[i - 1] : nullptr, i + 1 == end);
     }
-    if (view_.unit_begin[schedule_.num_units] != n) refuse("unit_begin[{}]={}; must be header.items.count={}", schedule_.num_units, view_.unit_begin[schedule_.num_units], n);
+    if (view_.unit_begin[schedule_.num_units] != n)
+      refuse("unit_begin[{}]={}; must be header.items.count={}", schedule_.num_units, view_.unit_begin[schedule_.num_units], n);
     for (std::int64_t m = 0; m < std::ssize(view_.merges); ++m) check_merge(m);
     if (!output_.holds(0, rows_ * schedule_.spec.num_kv_heads)) refuse("items and merges leave an output row unwritten");
   }
@@ -201,7 +209,8 @@ class WorkChecker {
     check_in("items", i, "full_begin", item.full_begin, item.kv_begin, item.kv_end);
     check_in("items", i, "full_end", item.full_end, item.full_begin, item.kv_end);
     const auto check_border = [&](const char* field, std::int64_t key, std::int64_t also) {
-      if (key % block != 0 && key != also) refuse("items[{}].{}={}; must be a multiple of the KV block {} or the end {}", i, field, key, block, also);
+      if (key % block != 0 && key != also)
+        refuse("items[{}].{}={}; must be a multiple of the KV block {} or the end {}", i, field, key, block, also);
     };
     check_border("kv_begin", item.kv_begin, 0);
     check_border("kv_end", item.kv_end, len);
@@ -209,7 +218,8 @@ class WorkChecker {
     check_border("full_end", item.full_end, item.kv_end);
     if (schedule_.spec.batch_invariant && item.kv_end > item.kv_begin &&
         item.kv_begin / schedule_.tune.invariant_chunk != (item.kv_end - 1) / schedule_.tune.invariant_chunk) {
-      refuse("items[{}].kv_end={}; keys from {} on must stay within a chunk of {}", i, item.kv_end, item.kv_begin, schedule_.tune.invariant_chunk);
+      refuse("items[{}].kv_end={}; keys from {} on must stay within a chunk of {}", i, item.kv_end, item.kv_begin,
+             schedule_.tune.invariant_chunk);
     }
   }
 
@@ -220,7 +230,8 @@ class WorkChecker {
     const bool first = (item.flags & WorkItem::kFirst) != 0;
     const bool last = (item.flags & WorkItem::kLast) != 0;
     const bool chunk = (item.flags & WorkItem::kChunk) != 0;
-    if ((item.flags & ~(WorkItem::kFirst | WorkItem::kLast | WorkItem::kChunk)) != 0) refuse("items[{}].flags={}; unknown bits", i, item.flags);
+    if ((item.flags & ~(WorkItem::kFirst | WorkItem::kLast | WorkItem::kChunk)) != 0)
+      refuse("items[{}].flags={}; unknown bits", i, item.flags);
     if (chunk != schedule_.spec.batch_invariant) refuse("items[{}].flags={}; kChunk goes with batch_invariant", i, item.flags);
     const bool follows = before != nullptr && (before->flags & WorkItem::kLast) == 0;
     if (first == follows) refuse("items[{}].flags={}; a tile runs from one kFirst to one kLast", i, item.flags);
@@ -230,14 +241,16 @@ class WorkChecker {
                     item.part_row != before->part_row || item.kv_begin < before->kv_end)) {
       refuse("items[{}] continues another tile than items[{}]", i, i - 1);
     }
-    if (item.part_row >= 0 && chunk && !(first && last)) refuse("items[{}].flags={}; a part of a batch-invariant tile is one chunk", i, item.flags);
+    if (item.part_row >= 0 && chunk && !(first && last))
+      refuse("items[{}].flags={}; a part of a batch-invariant tile is one chunk", i, item.flags);
     if (item.part_row < 0) {
       check_in("items", i, "part_row", item.part_row, -1, -1);
       const std::int64_t at = item.kv_head * rows_ + item.row_begin;
       if (last && !output_.claim(at, at + item.row_count)) refuse("items[{}].row_begin={}; its rows are written twice", i, item.row_begin);
     } else {
       check_in("items", i, "part_row", item.part_row, 0, view_.header->part_rows - item.row_count);
-      if (last && !parts_.claim(item.part_row, std::int64_t{item.part_row} + item.row_count)) refuse("items[{}].part_row={}; its part overlaps another", i, item.part_row);
+      if (last && !parts_.claim(item.part_row, std::int64_t{item.part_row} + item.row_count))
+        refuse("items[{}].part_row={}; its part overlaps another", i, item.part_row);
     }
   }
 
@@ -259,7 +272,7 @@ class WorkChecker {
 
   const ScheduleState& schedule_;
   const PlanView& view_;
-  const std::int64_t rows_;        // packed, of one head
+  const std::int64_t rows_;  // packed, of one head
   Bitmap output_;
   Bitmap parts_;
 };

@@ -14,15 +14,14 @@ double llama31_frequency(double frequency, const Rope::Llama31& rule) {
   const double wavelength = 2 * std::numbers::pi / frequency;
   if (wavelength < rule.old_context_len / rule.high_freq_factor) return frequency;
   if (wavelength > rule.old_context_len / rule.low_freq_factor) return frequency / rule.factor;
-  const double smooth =
-      (rule.old_context_len / wavelength - rule.low_freq_factor) / (rule.high_freq_factor - rule.low_freq_factor);
+  const double smooth = (rule.old_context_len / wavelength - rule.low_freq_factor) / (rule.high_freq_factor - rule.low_freq_factor);
   return (1 - smooth) * frequency / rule.factor + smooth * frequency;
 }
 
 }  // namespace
 
 RopeTable::RopeTable(const Rope& rope, int head_dim, std::int64_t max_position) : begin_(rope.rotary_begin), interleave_(rope.interleave) {
-  constexpr std::int64_t kMaxHigh = 8192;   // 2M positions; 4 MiB of table at 64 pairs
+  constexpr std::int64_t kMaxHigh = 8192;  // 2M positions; 4 MiB of table at 64 pairs
   const int dim = rope.rotary_dim == 0 ? head_dim - rope.rotary_begin : rope.rotary_dim;
   num_pairs_ = dim / 2;
   frequencies_.resize(static_cast<std::size_t>(num_pairs_));

@@ -52,8 +52,8 @@ class RopeTable {
   int num_pairs_ = 0;
   bool interleave_ = false;
   std::int64_t num_high_ = 0;
-  std::vector<double> frequencies_;   // [num_pairs] radians a position
-  std::vector<float> low_, high_;     // [256], [num_high]: cos [num_pairs], sin [num_pairs]
+  std::vector<double> frequencies_;  // [num_pairs] radians a position
+  std::vector<float> low_, high_;    // [256], [num_high]: cos [num_pairs], sin [num_pairs]
 };
 
 }  // namespace girih::attention

@@ -21,7 +21,8 @@ RowsView check_rows(const char* field, const TensorView& t, DType dtype, std::in
     fail(Code::invalid_argument, kOp, "{} has rank {} and shape [{}, {}, {}]; must be [{}, {}, {}] (tokens, heads, dim)", field, t.rank,
          t.shape[0], t.shape[1], t.shape[2], tokens, heads, dim);
   }
-  if (dim > 1 && t.strides[2] != 1) fail(Code::invalid_argument, kOp, "{}.strides[2]={}; the last dimension must be dense", field, t.strides[2]);
+  if (dim > 1 && t.strides[2] != 1)
+    fail(Code::invalid_argument, kOp, "{}.strides[2]={}; the last dimension must be dense", field, t.strides[2]);
   if (t.data == nullptr && tokens * heads * dim > 0) fail(Code::invalid_argument, kOp, "{}.data is null", field);
   const std::int64_t size = bits(dtype) / 8;
   return {.data = static_cast<std::byte*>(t.data), .dtype = dtype, .token_stride = t.strides[0] * size, .head_stride = t.strides[1] * size};
@@ -93,10 +94,11 @@ void check_segment(const ScheduleState& s, std::int64_t index, const SegmentData
                    std::span<const abi::KvRow> kv_rows) {
   const KvStore& store = data.store;
   if (store.page_size != info.page_size) {
-    fail(Code::invalid_argument, kOp, "segments[{}].store.page_size={} differs from the planned {}", index, store.page_size, info.page_size);
+    fail(Code::invalid_argument, kOp, "segments[{}].store.page_size={} differs from the planned {}", index, store.page_size,
+         info.page_size);
   }
-  const auto rows = kv_rows.subspan(static_cast<std::size_t>(info.kv_row_begin),
-                                    static_cast<std::size_t>(info.num_groups * info.num_table_heads));
+  const auto rows =
+      kv_rows.subspan(static_cast<std::size_t>(info.kv_row_begin), static_cast<std::size_t>(info.num_groups * info.num_table_heads));
   const bool any_keys = std::any_of(rows.begin(), rows.end(), [](const abi::KvRow& r) { return r.kv_len > 0; });
   if (!any_keys) return;
   check_plane(index, "k", store.k, s.spec.k_dtype, s.spec.k_scale);
@@ -146,8 +148,8 @@ CpuRun resolve(const ScheduleState& s, const PlanState& plan, const AttentionArg
 
   const std::int64_t needed = plan.info.workspace_bytes;
   if (std::ssize(args.workspace) < needed) {
-    fail(Code::out_of_memory, kOp, "workspace has {} bytes; this plan needs {} (the schedule's worst case: {})", args.workspace.size(), needed,
-         s.workspace_bytes);
+    fail(Code::out_of_memory, kOp, "workspace has {} bytes; this plan needs {} (the schedule's worst case: {})", args.workspace.size(),
+         needed, s.workspace_bytes);
   }
   if (reinterpret_cast<std::uintptr_t>(args.workspace.data()) % 64 != 0) {
     fail(Code::invalid_argument, kOp, "workspace.data()={} is not 64-byte aligned", static_cast<const void*>(args.workspace.data()));
@@ -177,8 +179,8 @@ void single_attention(const Context& context, AttentionSpec spec, const TensorVi
     fail(Code::invalid_argument, kSingle, "q, k and v have rank {}, {} and {}; all must be 3 (tokens, heads, dim)", q.rank, k.rank, v.rank);
   }
   if (k.shape[0] != v.shape[0] || k.shape[1] != v.shape[1]) {
-    fail(Code::invalid_argument, kSingle, "v has {} tokens and {} heads, k has {} and {}; they must agree", v.shape[0], v.shape[1], k.shape[0],
-         k.shape[1]);
+    fail(Code::invalid_argument, kSingle, "v has {} tokens and {} heads, k has {} and {}; they must agree", v.shape[0], v.shape[1],
+         k.shape[0], k.shape[1]);
   }
   if (q.shape[2] != k.shape[2]) fail(Code::invalid_argument, kSingle, "q.shape[2]={} differs from k.shape[2]={}", q.shape[2], k.shape[2]);
   if (q.shape[1] > INT32_MAX || k.shape[1] > INT32_MAX || q.shape[2] > INT32_MAX || v.shape[2] > INT32_MAX) {
@@ -217,7 +219,11 @@ void single_attention(const Context& context, AttentionSpec spec, const TensorVi
   std::align(64, memory.size() - 64, aligned, space);
   const SegmentData data{.store = ragged_kv_store(k, v)};
   run(context, frozen, plan,
-      {.q = q, .segments = {&data, 1}, .params = run_params, .o = o, .lse = lse,
+      {.q = q,
+       .segments = {&data, 1},
+       .params = run_params,
+       .o = o,
+       .lse = lse,
        .workspace = {static_cast<std::byte*>(aligned), static_cast<std::size_t>(plan.info().workspace_bytes)}});
 }
 

@@ -15,7 +15,7 @@ namespace attention {
 namespace {
 
 constexpr const char* kOp = "attention.schedule";
-constexpr std::int64_t kMaxSize = std::int64_t{1} << 40;   // no product of a few sizes and strides overflows below it
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 40;  // no product of a few sizes and strides overflows below it
 
 AttentionLimits normalise_limits(AttentionLimits limits) {
   const auto check = [](const char* field, std::int64_t value, std::int64_t low) {
@@ -37,9 +37,9 @@ AttentionLimits normalise_limits(AttentionLimits limits) {
 
 std::uint64_t schedule_hash(const ScheduleState& s) {
   const AttentionLimits& l = s.limits;
-  std::string text = fmt::format("{}|{}|{},{},{},{},{},{}|{}|{},{},{}", s.key, s.program.key_text, l.max_tokens, l.max_requests,
-                                 l.max_segments, l.max_groups, l.max_kv_len, l.max_param_bytes, s.num_units, s.spec.sm_scale,
-                                 s.tune.small_rows, s.tune.invariant_chunk);
+  std::string text =
+      fmt::format("{}|{}|{},{},{},{},{},{}|{}|{},{},{}", s.key, s.program.key_text, l.max_tokens, l.max_requests, l.max_segments,
+                  l.max_groups, l.max_kv_len, l.max_param_bytes, s.num_units, s.spec.sm_scale, s.tune.small_rows, s.tune.invariant_chunk);
   for (const ClassTune& c : s.tune.classes) {
     text += fmt::format("|{},{},{},{},{}", c.tile_rows, c.kv_block, c.cost_piece, c.cost_block, c.cost_block_row);
   }

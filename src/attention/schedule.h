@@ -19,25 +19,25 @@ class RopeTable;
 struct WorkspaceOffsets {
   std::int64_t part_o = 0;
   std::int64_t part_ml = 0;
-  std::int64_t unit_scratch = 0;   // [scratch_slots, unit_scratch_bytes]
+  std::int64_t unit_scratch = 0;  // [scratch_slots, unit_scratch_bytes]
   std::int64_t total = 0;
 };
 
 struct ScheduleState {
-  AttentionSpec spec;              // defaults filled in
-  AttentionLimits limits;          // defaults filled in
+  AttentionSpec spec;      // defaults filled in
+  AttentionLimits limits;  // defaults filled in
   std::string key;
-  std::uint64_t hash = 0;          // of key, limits, tune and units: a plan's blob carries it
+  std::uint64_t hash = 0;  // of key, limits, tune and units: a plan's blob carries it
   int num_units = 0;
-  int group = 1;                   // num_qo_heads / num_kv_heads
-  int part_stride = 0;             // floats a row of part_o, a multiple of 16
+  int group = 1;        // num_qo_heads / num_kv_heads
+  int part_stride = 0;  // floats a row of part_o, a multiple of 16
   Tune tune;
   variant::Program program;
-  std::int64_t max_part_rows = 0;  // for the worst batch within the limits
-  std::int64_t unit_scratch_bytes = 0;   // a worker's; a multiple of 64
-  int scratch_slots = 0;           // workers that run at once: min(num_units, the context's workers)
+  std::int64_t max_part_rows = 0;       // for the worst batch within the limits
+  std::int64_t unit_scratch_bytes = 0;  // a worker's; a multiple of 64
+  int scratch_slots = 0;                // workers that run at once: min(num_units, the context's workers)
   CpuTarget cpu_target = CpuTarget::scalar;
-  std::shared_ptr<const RopeTable> rope;   // CPU backend, where the variant has RoPE
+  std::shared_ptr<const RopeTable> rope;  // CPU backend, where the variant has RoPE
   std::vector<WorkspaceRegion> layout;
   std::int64_t workspace_bytes = 0;
 };

@@ -63,9 +63,7 @@ void check_head_dim(const char* field, int value, int max) {
 
 }  // namespace
 
-bool is_quantised(DType t) {
-  return t == DType::e4m3 || t == DType::e5m2 || t == DType::i8 || t == DType::nvfp4 || t == DType::mxfp4;
-}
+bool is_quantised(DType t) { return t == DType::e4m3 || t == DType::e5m2 || t == DType::i8 || t == DType::nvfp4 || t == DType::mxfp4; }
 
 AttentionSpec normalise(const AttentionSpec& given, const variant::Program& program, DeviceKind device) {
   const auto table = attention_capabilities();
@@ -107,7 +105,8 @@ AttentionSpec normalise(const AttentionSpec& given, const variant::Program& prog
     fail(Code::invalid_argument, kOp, "spec.lse is asked for, but attention without softmax (variant.softmax=false) has no LSE; use none");
   }
   if (spec.partial_state && (spec.lse == LseKind::none || !program.softmax)) {
-    fail(Code::invalid_argument, kOp, "spec.partial_state=true needs spec.lse (natural or base2) and softmax, or the state cannot be merged");
+    fail(Code::invalid_argument, kOp,
+         "spec.partial_state=true needs spec.lse (natural or base2) and softmax, or the state cannot be merged");
   }
   if (program.rope) {
     const Rope& rope = *program.rope;
@@ -122,7 +121,9 @@ AttentionSpec normalise(const AttentionSpec& given, const variant::Program& prog
 }
 
 std::string spec_key(const AttentionSpec& s, const variant::Program& program) {
-  const auto scale_letter = [](ScaleGranularity g) { return std::array<const char*, 5>{"", "t", "h", "th", "b"}[static_cast<std::size_t>(g)]; };
+  const auto scale_letter = [](ScaleGranularity g) {
+    return std::array<const char*, 5>{"", "t", "h", "th", "b"}[static_cast<std::size_t>(g)];
+  };
   std::string key = fmt::format("attention_{}x{}_d{}", s.num_qo_heads, s.num_kv_heads, s.head_dim_qk);
   if (s.head_dim_rope > 0) key += fmt::format("r{}", s.head_dim_rope);
   if (s.head_dim_vo != s.head_dim_qk) key += fmt::format("_{}", s.head_dim_vo);

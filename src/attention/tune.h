@@ -14,8 +14,8 @@ inline constexpr int kLarge = 1;
 inline constexpr int kNumClasses = 2;
 
 struct ClassTune {
-  int tile_rows = 0;               // packed rows of a tile at most
-  int kv_block = 0;                // keys a step; item borders are multiples of it
+  int tile_rows = 0;  // packed rows of a tile at most
+  int kv_block = 0;   // keys a step; item borders are multiples of it
   // Cost of an item in planner units: piece + blocks * (block + rows * block_row), blocks = ceil(keys / kv_block).
   std::int64_t cost_piece = 0;
   std::int64_t cost_block = 0;
@@ -24,8 +24,8 @@ struct ClassTune {
 
 struct Tune {
   std::array<ClassTune, kNumClasses> classes{};
-  int small_rows = 0;              // a request with q_len * group <= small_rows (groups of rows likewise) is of class kSmall
-  std::int64_t invariant_chunk = 0;// batch_invariant: KV is cut at multiples of it (itself a multiple of every kv_block)
+  int small_rows = 0;                // a request with q_len * group <= small_rows (groups of rows likewise) is of class kSmall
+  std::int64_t invariant_chunk = 0;  // batch_invariant: KV is cut at multiples of it (itself a multiple of every kv_block)
 };
 
 /// The CPU backend's row for a spec.

@@ -1,5 +1,5 @@
-// Fixes the set of SIMD targets that Highway compiles: EMU128, AVX2 and AVX3 on x86, EMU128 and NEON on 64-bit Arm, whatever flags, compiler
-// or Highway version (1.0.3 and later) are used. Our own table chooses among them at run time, so no symbol of libhwy is needed.
+// Fixes the set of SIMD targets that Highway compiles: EMU128, AVX2 and AVX3 on x86, EMU128 and NEON on 64-bit Arm, whatever flags,
+// compiler or Highway version (1.0.3 and later) are used. Our own table chooses among them at run time, so no symbol of libhwy is needed.
 //
 // Include it before any Highway header. A SIMD source `src/part/file.cc` looks like this:
 //
@@ -32,8 +32,8 @@
 //
 // Three rules keep a binary safe on old CPUs and free of libhwy: code between BEFORE and AFTER instantiates no template and calls no inline
 // function of the standard library that may be emitted out of line (the linker would keep one target's copy for all); HWY_EXPORT,
-// HWY_DYNAMIC_DISPATCH, HWY_ASSERT, HWY_DASSERT and hwy::SupportedTargets are not used; lambdas carry HWY_ATTR (a pragma does not reach them
-// in g++).
+// HWY_DYNAMIC_DISPATCH, HWY_ASSERT, HWY_DASSERT and hwy::SupportedTargets are not used; lambdas carry HWY_ATTR (a pragma does not reach
+// them in g++).
 #pragma once
 
 #ifdef HWY_HIGHWAY_INCLUDED
@@ -43,8 +43,8 @@
 // All attainable targets and not only those better than the compiler's baseline: EMU128 is tested everywhere and runs on anything.
 #define HWY_COMPILE_ALL_ATTAINABLE
 
-// Highway 1.0.3 takes SCALAR for EMU128 with g++ before 12.3 for fear of gcc bug 106322, a miscompiled 16-bit high multiplication (MulHigh).
-// That operation is not used here.
+// Highway 1.0.3 takes SCALAR for EMU128 with g++ before 12.3 for fear of gcc bug 106322, a miscompiled 16-bit high multiplication
+// (MulHigh). That operation is not used here.
 #define HWY_BROKEN_EMU128 0
 
 // Bits, not names: older versions lack the names of newer targets. x86 keeps AVX3 (8) and AVX2 (9) of bits 0..14, Arm NEON (28) of bits

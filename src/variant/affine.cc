@@ -127,10 +127,8 @@ class Finder {
         const MaybeForm& b = arg(instruction, 1);
         return a && b ? sum(*a, *b) : std::nullopt;
       }
-      case Op::sub:
-        return difference(arg(instruction, 0), arg(instruction, 1));
-      case Op::neg:
-        return arg(instruction, 0) ? scaled(*arg(instruction, 0), -1) : std::nullopt;
+      case Op::sub: return difference(arg(instruction, 0), arg(instruction, 1));
+      case Op::neg: return arg(instruction, 0) ? scaled(*arg(instruction, 0), -1) : std::nullopt;
       case Op::mul: {
         const MaybeForm& a = arg(instruction, 0);
         const MaybeForm& b = arg(instruction, 1);
@@ -138,8 +136,7 @@ class Finder {
         if (a->weight == 0) return scaled(*b, a->constant);
         return b->weight == 0 ? scaled(*a, b->constant) : std::nullopt;
       }
-      default:
-        return std::nullopt;
+      default: return std::nullopt;
     }
   }
 

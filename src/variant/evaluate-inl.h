@@ -21,10 +21,11 @@ namespace HWY_NAMESPACE {
 void evaluate_logits(const Program& program, const ParamTable& params, const RowVars& row, const std::int64_t* kv_pos, int n, float* score,
                      std::byte* scratch);
 /// program.mask of `n` keys of one row: 1 = visible, 0 = not. The hook must be present.
-void evaluate_mask(const Program& program, const ParamTable& params, const RowVars& row, const std::int64_t* kv_pos, int n, std::uint8_t* visible,
-                   std::byte* scratch);
+void evaluate_mask(const Program& program, const ParamTable& params, const RowVars& row, const std::int64_t* kv_pos, int n,
+                   std::uint8_t* visible, std::byte* scratch);
 /// query, key, value or output over a head vector of `n` elements, in place. An absent hook leaves it as it is. `kv_pos`: of key and value.
-void evaluate_transform(const Code& code, const ParamTable& params, const RowVars& row, std::int64_t kv_pos, int n, float* x, std::byte* scratch);
+void evaluate_transform(const Code& code, const ParamTable& params, const RowVars& row, std::int64_t kv_pos, int n, float* x,
+                        std::byte* scratch);
 /// program.sink of a head, natural units. The hook must be present.
 float evaluate_sink(const Program& program, const ParamTable& params, std::int64_t q_head, std::byte* scratch);
 

@@ -73,36 +73,21 @@ template <typename I>
 HWY_ATTR void number_instruction(const Frame& frame, const Instruction& instruction, float* out) {
   const auto a = [&]() HWY_ATTR { return operand<float>(frame, instruction, 0); };
   switch (instruction.op) {
-    case Op::add:
-      return binary<Add>(frame, instruction, out);
-    case Op::sub:
-      return binary<Sub>(frame, instruction, out);
-    case Op::mul:
-      return binary<Mul>(frame, instruction, out);
-    case Op::div:
-      return binary<Div>(frame, instruction, out);
-    case Op::min:
-      return binary<Min>(frame, instruction, out);
-    case Op::max:
-      return binary<Max>(frame, instruction, out);
-    case Op::neg:
-      return unary<Neg>(frame, instruction, out);
-    case Op::abs:
-      return unary<Abs>(frame, instruction, out);
-    case Op::exp:
-      return unary<Exp>(frame, instruction, out);
-    case Op::log:
-      return unary<Log>(frame, instruction, out);
-    case Op::tanh:
-      return unary<Tanh>(frame, instruction, out);
-    case Op::sigmoid:
-      return unary<Sigmoid>(frame, instruction, out);
-    case Op::sqrt:
-      return sqrt_lanes<false>(a(), out, frame.n);
-    case Op::rsqrt:
-      return sqrt_lanes<true>(a(), out, frame.n);
-    case Op::to_number:
-      return map_lanes<ToNumber>(operand<I>(frame, instruction, 0), out, frame.n);
+    case Op::add: return binary<Add>(frame, instruction, out);
+    case Op::sub: return binary<Sub>(frame, instruction, out);
+    case Op::mul: return binary<Mul>(frame, instruction, out);
+    case Op::div: return binary<Div>(frame, instruction, out);
+    case Op::min: return binary<Min>(frame, instruction, out);
+    case Op::max: return binary<Max>(frame, instruction, out);
+    case Op::neg: return unary<Neg>(frame, instruction, out);
+    case Op::abs: return unary<Abs>(frame, instruction, out);
+    case Op::exp: return unary<Exp>(frame, instruction, out);
+    case Op::log: return unary<Log>(frame, instruction, out);
+    case Op::tanh: return unary<Tanh>(frame, instruction, out);
+    case Op::sigmoid: return unary<Sigmoid>(frame, instruction, out);
+    case Op::sqrt: return sqrt_lanes<false>(a(), out, frame.n);
+    case Op::rsqrt: return sqrt_lanes<true>(a(), out, frame.n);
+    case Op::to_number: return map_lanes<ToNumber>(operand<I>(frame, instruction, 0), out, frame.n);
     case Op::select:
       return select_lanes(operand<std::uint8_t>(frame, instruction, 0), operand<float>(frame, instruction, 1),
                           operand<float>(frame, instruction, 2), out, frame.n);
@@ -110,32 +95,22 @@ HWY_ATTR void number_instruction(const Frame& frame, const Instruction& instruct
       const ParamData& param = (*frame.params)[static_cast<std::size_t>(instruction.param)];
       return gather_lanes(static_cast<const float*>(param.data), param.size, operand<I>(frame, instruction, 0), out, frame.n);
     }
-    default:
-      return;
+    default: return;
   }
 }
 
 template <typename I>
 HWY_ATTR void integer_instruction(const Frame& frame, const Instruction& instruction, I* out) {
   switch (instruction.op) {
-    case Op::add:
-      return binary<Add>(frame, instruction, out);
-    case Op::sub:
-      return binary<Sub>(frame, instruction, out);
-    case Op::mul:
-      return binary<Mul>(frame, instruction, out);
-    case Op::div:
-      return binary<Div>(frame, instruction, out);
-    case Op::mod:
-      return binary<Mod>(frame, instruction, out);
-    case Op::min:
-      return binary<Min>(frame, instruction, out);
-    case Op::max:
-      return binary<Max>(frame, instruction, out);
-    case Op::neg:
-      return unary<Neg>(frame, instruction, out);
-    case Op::abs:
-      return unary<Abs>(frame, instruction, out);
+    case Op::add: return binary<Add>(frame, instruction, out);
+    case Op::sub: return binary<Sub>(frame, instruction, out);
+    case Op::mul: return binary<Mul>(frame, instruction, out);
+    case Op::div: return binary<Div>(frame, instruction, out);
+    case Op::mod: return binary<Mod>(frame, instruction, out);
+    case Op::min: return binary<Min>(frame, instruction, out);
+    case Op::max: return binary<Max>(frame, instruction, out);
+    case Op::neg: return unary<Neg>(frame, instruction, out);
+    case Op::abs: return unary<Abs>(frame, instruction, out);
     case Op::select:
       return select_lanes(operand<std::uint8_t>(frame, instruction, 0), operand<I>(frame, instruction, 1),
                           operand<I>(frame, instruction, 2), out, frame.n);
@@ -146,8 +121,7 @@ HWY_ATTR void integer_instruction(const Frame& frame, const Instruction& instruc
         return gather_lanes(static_cast<const std::int32_t*>(param.data), param.size, index, out, frame.n);
       return gather_lanes(static_cast<const std::int64_t*>(param.data), param.size, index, out, frame.n);
     }
-    default:
-      return;
+    default: return;
   }
 }
 
@@ -155,20 +129,13 @@ template <typename I>
 HWY_ATTR void boolean_instruction(const Frame& frame, const Instruction& instruction, std::uint8_t* out) {
   const bool numbers = frame.instructions[instruction.args[0]].type == ExprType::number;
   switch (instruction.op) {
-    case Op::lt:
-      return numbers ? compare<Lt, float>(frame, instruction, out) : compare<Lt, I>(frame, instruction, out);
-    case Op::le:
-      return numbers ? compare<Le, float>(frame, instruction, out) : compare<Le, I>(frame, instruction, out);
-    case Op::eq:
-      return numbers ? compare<Eq, float>(frame, instruction, out) : compare<Eq, I>(frame, instruction, out);
-    case Op::ne:
-      return numbers ? compare<Ne, float>(frame, instruction, out) : compare<Ne, I>(frame, instruction, out);
-    case Op::and_:
-      return binary<And>(frame, instruction, out);
-    case Op::or_:
-      return binary<Or>(frame, instruction, out);
-    case Op::not_:
-      return unary<Not>(frame, instruction, out);
+    case Op::lt: return numbers ? compare<Lt, float>(frame, instruction, out) : compare<Lt, I>(frame, instruction, out);
+    case Op::le: return numbers ? compare<Le, float>(frame, instruction, out) : compare<Le, I>(frame, instruction, out);
+    case Op::eq: return numbers ? compare<Eq, float>(frame, instruction, out) : compare<Eq, I>(frame, instruction, out);
+    case Op::ne: return numbers ? compare<Ne, float>(frame, instruction, out) : compare<Ne, I>(frame, instruction, out);
+    case Op::and_: return binary<And>(frame, instruction, out);
+    case Op::or_: return binary<Or>(frame, instruction, out);
+    case Op::not_: return unary<Not>(frame, instruction, out);
     case Op::select:
       return select_lanes(operand<std::uint8_t>(frame, instruction, 0), operand<std::uint8_t>(frame, instruction, 1),
                           operand<std::uint8_t>(frame, instruction, 2), out, frame.n);
@@ -176,8 +143,7 @@ HWY_ATTR void boolean_instruction(const Frame& frame, const Instruction& instruc
       const ParamData& param = (*frame.params)[static_cast<std::size_t>(instruction.param)];
       return gather_bits(static_cast<const std::uint8_t*>(param.data), param.size, operand<I>(frame, instruction, 0), out, frame.n);
     }
-    default:
-      return;
+    default: return;
   }
 }
 
@@ -185,38 +151,25 @@ HWY_ATTR void boolean_instruction(const Frame& frame, const Instruction& instruc
 template <typename I>
 HWY_ATTR void execute(const Frame& frame, const Instruction& instruction, void* out) {
   switch (instruction.type) {
-    case ExprType::number:
-      return number_instruction<I>(frame, instruction, static_cast<float*>(out));
-    case ExprType::integer:
-      return integer_instruction<I>(frame, instruction, static_cast<I*>(out));
-    case ExprType::boolean:
-      return boolean_instruction<I>(frame, instruction, static_cast<std::uint8_t*>(out));
+    case ExprType::number: return number_instruction<I>(frame, instruction, static_cast<float*>(out));
+    case ExprType::integer: return integer_instruction<I>(frame, instruction, static_cast<I*>(out));
+    case ExprType::boolean: return boolean_instruction<I>(frame, instruction, static_cast<std::uint8_t*>(out));
   }
 }
 
 HWY_ATTR std::int64_t integer_var(const Frame& frame, Var var) {
   const RowVars& row = *frame.row;
   switch (var) {
-    case Var::q_pos:
-      return row.q_pos;
-    case Var::kv_pos:
-      return *frame.kv_pos;
-    case Var::q_idx:
-      return row.q_idx;
-    case Var::q_len:
-      return row.q_len;
-    case Var::kv_len:
-      return row.kv_len;
-    case Var::request:
-      return row.request;
-    case Var::q_head:
-      return row.q_head;
-    case Var::kv_head:
-      return row.kv_head;
-    case Var::q_row:
-      return row.q_row;
-    default:
-      return 0;
+    case Var::q_pos: return row.q_pos;
+    case Var::kv_pos: return *frame.kv_pos;
+    case Var::q_idx: return row.q_idx;
+    case Var::q_len: return row.q_len;
+    case Var::kv_len: return row.kv_len;
+    case Var::request: return row.request;
+    case Var::q_head: return row.q_head;
+    case Var::kv_head: return row.kv_head;
+    case Var::q_row: return row.q_row;
+    default: return 0;
   }
 }
 
@@ -226,15 +179,9 @@ HWY_ATTR void run_uniform(Frame& frame) {
     if (!instruction.uniform) continue;
     Slot& slot = frame.slots[i];
     switch (instruction.op) {
-      case Op::const_boolean:
-        slot.boolean = static_cast<std::uint8_t>(instruction.integer);
-        break;
-      case Op::const_integer:
-        slot.integer = instruction.integer;
-        break;
-      case Op::const_number:
-        slot.number = instruction.number;
-        break;
+      case Op::const_boolean: slot.boolean = static_cast<std::uint8_t>(instruction.integer); break;
+      case Op::const_integer: slot.integer = instruction.integer; break;
+      case Op::const_number: slot.number = instruction.number; break;
       case Op::var:
         if (instruction.var == Var::mean_square) {
           slot.number = mean_square_of(frame.values, frame.n);
@@ -251,9 +198,7 @@ HWY_ATTR void run_uniform(Frame& frame) {
         }
         break;
       }
-      default:
-        execute<std::int64_t>(frame, instruction, &slot);
-        break;
+      default: execute<std::int64_t>(frame, instruction, &slot); break;
     }
   }
 }

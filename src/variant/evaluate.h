@@ -13,7 +13,7 @@ struct RowVars {
   std::int64_t q_pos = 0, q_idx = 0, q_len = 0, kv_len = 0, request = 0, q_head = 0, kv_head = 0, q_row = 0;
 };
 
-inline constexpr int kMaxLanes = 1024;   // keys of a tile or elements of a head vector per call
+inline constexpr int kMaxLanes = 1024;  // keys of a tile or elements of a head vector per call
 
 /// Bytes of scratch that evaluating any hook of `program` over up to `lanes` lanes needs (64-byte aligned memory).
 std::int64_t evaluate_scratch_bytes(const Program& program, int lanes);

@@ -66,69 +66,42 @@ std::optional<Folded> fold_integers(Op op, std::int64_t a, std::int64_t b) {
       const bool rounds_up = a % b != 0 && (a < 0) != (b < 0);
       return constant_integer(op == Op::div ? a / b - (rounds_up ? 1 : 0) : a % b + (rounds_up ? b : 0));
     }
-    case Op::min:
-      return constant_integer(a < b ? a : b);
-    case Op::max:
-      return constant_integer(a > b ? a : b);
-    case Op::lt:
-      return constant_boolean(a < b);
-    case Op::le:
-      return constant_boolean(a <= b);
-    case Op::eq:
-      return constant_boolean(a == b);
-    case Op::ne:
-      return constant_boolean(a != b);
+    case Op::min: return constant_integer(a < b ? a : b);
+    case Op::max: return constant_integer(a > b ? a : b);
+    case Op::lt: return constant_boolean(a < b);
+    case Op::le: return constant_boolean(a <= b);
+    case Op::eq: return constant_boolean(a == b);
+    case Op::ne: return constant_boolean(a != b);
     case Op::neg:
     case Op::abs:
       if (a == kLowest) fail_overflow(op, a, a);
       return constant_integer(op == Op::neg || a < 0 ? -a : a);
-    case Op::to_number:
-      return constant_number(static_cast<float>(a));
-    default:
-      return std::nullopt;
+    case Op::to_number: return constant_number(static_cast<float>(a));
+    default: return std::nullopt;
   }
 }
 
 std::optional<Folded> fold_numbers(Op op, float a, float b) {
   switch (op) {
-    case Op::add:
-      return constant_number(a + b);
-    case Op::sub:
-      return constant_number(a - b);
-    case Op::mul:
-      return constant_number(a * b);
-    case Op::div:
-      return constant_number(a / b);
-    case Op::min:
-      return constant_number(std::fmin(a, b));
-    case Op::max:
-      return constant_number(std::fmax(a, b));
-    case Op::lt:
-      return constant_boolean(a < b);
-    case Op::le:
-      return constant_boolean(a <= b);
-    case Op::eq:
-      return constant_boolean(a == b);
-    case Op::ne:
-      return constant_boolean(a != b);
-    case Op::neg:
-      return constant_number(-a);
-    case Op::abs:
-      return constant_number(std::fabs(a));
-    case Op::exp:
-      return constant_number(std::exp(a));
-    case Op::log:
-      return constant_number(std::log(a));
-    case Op::tanh:
-      return constant_number(std::tanh(a));
-    case Op::sqrt:
-      return constant_number(std::sqrt(a));
-    case Op::rsqrt:
-      return constant_number(1.0F / std::sqrt(a));
-    case Op::sigmoid:
-      return constant_number(1.0F / (1.0F + std::exp(-a)));
-    default:
-      return std::nullopt;
+    case Op::add: return constant_number(a + b);
+    case Op::sub: return constant_number(a - b);
+    case Op::mul: return constant_number(a * b);
+    case Op::div: return constant_number(a / b);
+    case Op::min: return constant_number(std::fmin(a, b));
+    case Op::max: return constant_number(std::fmax(a, b));
+    case Op::lt: return constant_boolean(a < b);
+    case Op::le: return constant_boolean(a <= b);
+    case Op::eq: return constant_boolean(a == b);
+    case Op::ne: return constant_boolean(a != b);
+    case Op::neg: return constant_number(-a);
+    case Op::abs: return constant_number(std::fabs(a));
+    case Op::exp: return constant_number(std::exp(a));
+    case Op::log: return constant_number(std::log(a));
+    case Op::tanh: return constant_number(std::tanh(a));
+    case Op::sqrt: return constant_number(std::sqrt(a));
+    case Op::rsqrt: return constant_number(1.0F / std::sqrt(a));
+    case Op::sigmoid: return constant_number(1.0F / (1.0F + std::exp(-a)));
+    default: return std::nullopt;
   }
 }
 
@@ -190,8 +163,7 @@ std::optional<Folded> fold_integer_identities(Op op, std::span<const Instruction
     case Op::ne:
       if (same) return constant_boolean(false);
       break;
-    default:
-      break;
+    default: break;
   }
   return std::nullopt;
 }

@@ -110,21 +110,14 @@ NumberRange widen(float lo, float hi, bool nan) {
 
 NumberRange function(Op op, NumberRange a) {
   switch (op) {
-    case Op::exp:
-      return widen(std::exp(a.lo), std::exp(a.hi), a.nan);
-    case Op::tanh:
-      return widen(std::tanh(a.lo), std::tanh(a.hi), a.nan);
-    case Op::sigmoid:
-      return widen(1 / (1 + std::exp(-a.lo)), 1 / (1 + std::exp(-a.hi)), a.nan);
-    case Op::log:
-      return a.lo < 0 ? kAllNumbers : widen(std::log(a.lo), std::log(a.hi), a.nan);
-    case Op::sqrt:
-      return a.lo < 0 ? kAllNumbers : widen(std::sqrt(a.lo), std::sqrt(a.hi), a.nan);
+    case Op::exp: return widen(std::exp(a.lo), std::exp(a.hi), a.nan);
+    case Op::tanh: return widen(std::tanh(a.lo), std::tanh(a.hi), a.nan);
+    case Op::sigmoid: return widen(1 / (1 + std::exp(-a.lo)), 1 / (1 + std::exp(-a.hi)), a.nan);
+    case Op::log: return a.lo < 0 ? kAllNumbers : widen(std::log(a.lo), std::log(a.hi), a.nan);
+    case Op::sqrt: return a.lo < 0 ? kAllNumbers : widen(std::sqrt(a.lo), std::sqrt(a.hi), a.nan);
     // A zero may be negative: 1 / sqrt(-0) is -inf.
-    case Op::rsqrt:
-      return a.lo <= 0 ? kAllNumbers : widen(1 / std::sqrt(a.hi), 1 / std::sqrt(a.lo), a.nan);
-    default:
-      return kAllNumbers;
+    case Op::rsqrt: return a.lo <= 0 ? kAllNumbers : widen(1 / std::sqrt(a.hi), 1 / std::sqrt(a.lo), a.nan);
+    default: return kAllNumbers;
   }
 }
 
@@ -142,57 +135,39 @@ NumberRange apply_numbers(Op op, NumberRange a, NumberRange b) {
       const bool cancels = (a.lo == -kInfinity && b.hi == kInfinity) || (a.hi == kInfinity && b.lo == -kInfinity);
       return cancels ? kAllNumbers : from_corners(corners, 2, a.nan || b.nan);
     }
-    case Op::sub:
-      return apply_numbers(Op::add, a, {-b.hi, -b.lo, b.nan});
-    case Op::mul:
-      return mul(a, b);
-    case Op::div:
-      return div(a, b);
+    case Op::sub: return apply_numbers(Op::add, a, {-b.hi, -b.lo, b.nan});
+    case Op::mul: return mul(a, b);
+    case Op::div: return div(a, b);
     case Op::min:
-    case Op::max:
-      return extremum(op, a, b);
-    case Op::neg:
-      return {-a.hi, -a.lo, a.nan};
+    case Op::max: return extremum(op, a, b);
+    case Op::neg: return {-a.hi, -a.lo, a.nan};
     case Op::abs:
       if (a.lo >= 0) return a;
       return a.hi <= 0 ? NumberRange{-a.hi, -a.lo, a.nan} : NumberRange{0, std::max(-a.lo, a.hi), a.nan};
-    default:
-      return function(op, a);
+    default: return function(op, a);
   }
 }
 
 Range apply_integers(Op op, Range a, Range b) {
   switch (op) {
-    case Op::add:
-      return add(a, b);
-    case Op::sub:
-      return sub(a, b);
-    case Op::mul:
-      return mul(a, b);
-    case Op::div:
-      return div(a, b);
-    case Op::mod:
-      return mod(a, b);
-    case Op::neg:
-      return neg(a);
-    case Op::abs:
-      return abs(a);
-    case Op::min:
-      return {std::min(a.lo, b.lo), std::min(a.hi, b.hi)};
-    case Op::max:
-      return {std::max(a.lo, b.lo), std::max(a.hi, b.hi)};
-    default:
-      return kAllIntegers;
+    case Op::add: return add(a, b);
+    case Op::sub: return sub(a, b);
+    case Op::mul: return mul(a, b);
+    case Op::div: return div(a, b);
+    case Op::mod: return mod(a, b);
+    case Op::neg: return neg(a);
+    case Op::abs: return abs(a);
+    case Op::min: return {std::min(a.lo, b.lo), std::min(a.hi, b.hi)};
+    case Op::max: return {std::max(a.lo, b.lo), std::max(a.hi, b.hi)};
+    default: return kAllIntegers;
   }
 }
 
 template <typename T>
 Tri compare(Op op, T a_lo, T a_hi, T b_lo, T b_hi) {
   switch (op) {
-    case Op::lt:
-      return a_hi < b_lo ? Tri::always : (a_lo >= b_hi ? Tri::never : Tri::depends);
-    case Op::le:
-      return a_hi <= b_lo ? Tri::always : (a_lo > b_hi ? Tri::never : Tri::depends);
+    case Op::lt: return a_hi < b_lo ? Tri::always : (a_lo >= b_hi ? Tri::never : Tri::depends);
+    case Op::le: return a_hi <= b_lo ? Tri::always : (a_lo > b_hi ? Tri::never : Tri::depends);
     default: {
       Tri equal = Tri::depends;
       if (a_hi < b_lo || b_hi < a_lo) equal = Tri::never;
@@ -236,12 +211,8 @@ Hull apply(const Instruction& instruction, ExprType operand_type, const Hull& a,
   if (instruction.op == Op::select) return apply_select(a, b, c);
   Hull r;
   switch (instruction.type) {
-    case ExprType::integer:
-      r.integer = apply_integers(instruction.op, a.integer, b.integer);
-      break;
-    case ExprType::boolean:
-      r.boolean = apply_booleans(instruction.op, operand_type, a, b);
-      break;
+    case ExprType::integer: r.integer = apply_integers(instruction.op, a.integer, b.integer); break;
+    case ExprType::boolean: r.boolean = apply_booleans(instruction.op, operand_type, a, b); break;
     case ExprType::number:
       if (instruction.op == Op::to_number) {
         r.number = {static_cast<float>(a.integer.lo), static_cast<float>(a.integer.hi), false};

@@ -201,23 +201,16 @@ void MaskProver::State::bind(const ParamTable& params) {
     const Instruction& instruction = code_[i];
     Hull& hull = hulls_[i];
     switch (instruction.op) {
-      case Op::const_boolean:
-        hull.boolean = instruction.integer != 0 ? Tri::always : Tri::never;
-        break;
-      case Op::const_integer:
-        hull.integer = {instruction.integer, instruction.integer};
-        break;
-      case Op::const_number:
-        hull.number = {instruction.number, instruction.number, instruction.number != instruction.number};
-        break;
+      case Op::const_boolean: hull.boolean = instruction.integer != 0 ? Tri::always : Tri::never; break;
+      case Op::const_integer: hull.integer = {instruction.integer, instruction.integer}; break;
+      case Op::const_number: hull.number = {instruction.number, instruction.number, instruction.number != instruction.number}; break;
       case Op::scalar_param: {
         const ParamData& data = params_[static_cast<std::size_t>(instruction.param)];
         hull.integer = tainted_[i] ? kAllIntegers : Range{data.integer, data.integer};
         hull.number = {data.number, data.number, tainted_[i] || data.number != data.number};
         break;
       }
-      default:
-        break;
+      default: break;
     }
   }
 }
@@ -349,8 +342,7 @@ Hull MaskProver::State::evaluate(std::size_t index, const Box& box, Range kv) {
     case Op::var:
       hull.integer = instruction.var == Var::kv_pos ? kv : box.*kBoxMember[static_cast<std::size_t>(instruction.var)];
       return hull;
-    case Op::array_param:
-      return array_hull(instruction, arg(0).integer);
+    case Op::array_param: return array_hull(instruction, arg(0).integer);
     case Op::bits_param: {
       const auto p = static_cast<std::size_t>(instruction.param);
       if (infos_[p].time == ParamTime::run) return hull;

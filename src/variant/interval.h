@@ -11,7 +11,7 @@ namespace girih::variant {
 
 struct Range {
   std::int64_t lo = 0;
-  std::int64_t hi = 0;           // inclusive; lo <= hi
+  std::int64_t hi = 0;  // inclusive; lo <= hi
 };
 
 /// Hulls of everything but kv_pos for the rows of a query tile.
@@ -35,7 +35,7 @@ class MaskProver {
   Tri classify(const Box& box, Range kv_pos) const;
 
   struct Run {
-    std::int64_t begin, end;     // kv positions [begin, end)
+    std::int64_t begin, end;  // kv positions [begin, end)
     bool always;
   };
   /// The positions [begin, end) at which the mask is not proven never, as ascending disjoint runs, appended to `runs` (adjacent runs of
@@ -43,7 +43,7 @@ class MaskProver {
   /// (aligned at multiples of `grain` from `begin`). O(pieces x log) evaluations, not O(positions).
   void find_runs(const Box& box, std::int64_t begin, std::int64_t end, std::int64_t grain, std::vector<Run>& runs) const;
 
-  bool uses_q_head() const;      // the mask differs by query head: classify per KV head
+  bool uses_q_head() const;  // the mask differs by query head: classify per KV head
 
  private:
   struct State;

@@ -16,7 +16,7 @@
 // An output buffer may be an input buffer of the same element type: lane i only reads lane i.
 #undef GIRIH_LANE_LOOP
 #ifdef __clang__
-#pragma clang diagnostic ignored "-Wpass-failed"   // 64-bit division has no vector form, and that is all right
+#pragma clang diagnostic ignored "-Wpass-failed"  // 64-bit division has no vector form, and that is all right
 #define GIRIH_LANE_LOOP _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define GIRIH_LANE_LOOP _Pragma("GCC ivdep")
@@ -28,7 +28,7 @@ namespace HWY_NAMESPACE {
 
 template <typename T>
 struct Lanes {
-  const T* data = nullptr;       // null: uniform
+  const T* data = nullptr;  // null: uniform
   T value{};
 };
 
@@ -68,7 +68,8 @@ struct Mul {
     return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
   }
 };
-/// Floor division. 32 bits: a double quotient is off from an integer by more than its rounding unless it is one. Its range is checked before.
+/// Floor division. 32 bits: a double quotient is off from an integer by more than its rounding unless it is one. Its range is checked
+/// before.
 struct Div {
   static HWY_INLINE HWY_ATTR float f(float a, float b) { return a / b; }
   static HWY_INLINE HWY_ATTR std::int32_t f(std::int32_t a, std::int32_t b) {
@@ -79,7 +80,7 @@ struct Div {
   }
   static HWY_INLINE HWY_ATTR std::int64_t f(std::int64_t a, std::int64_t b) {
     if (b == 0) return 0;
-    if (b == -1) return static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(a));   // INT64_MIN / -1 would trap
+    if (b == -1) return static_cast<std::int64_t>(0 - static_cast<std::uint64_t>(a));  // INT64_MIN / -1 would trap
     const std::int64_t q = a / b;
     return q - ((a % b != 0 && (a < 0) != (b < 0)) ? 1 : 0);
   }
@@ -97,7 +98,9 @@ struct Min {
     return b != b ? a : lesser;
   }
   template <typename T>
-  static HWY_INLINE HWY_ATTR T f(T a, T b) { return a < b ? a : b; }
+  static HWY_INLINE HWY_ATTR T f(T a, T b) {
+    return a < b ? a : b;
+  }
 };
 struct Max {
   static HWY_INLINE HWY_ATTR float f(float a, float b) {
@@ -105,23 +108,33 @@ struct Max {
     return b != b ? a : greater;
   }
   template <typename T>
-  static HWY_INLINE HWY_ATTR T f(T a, T b) { return a > b ? a : b; }
+  static HWY_INLINE HWY_ATTR T f(T a, T b) {
+    return a > b ? a : b;
+  }
 };
 struct Lt {
   template <typename T>
-  static HWY_INLINE HWY_ATTR std::uint8_t f(T a, T b) { return a < b ? 1 : 0; }
+  static HWY_INLINE HWY_ATTR std::uint8_t f(T a, T b) {
+    return a < b ? 1 : 0;
+  }
 };
 struct Le {
   template <typename T>
-  static HWY_INLINE HWY_ATTR std::uint8_t f(T a, T b) { return a <= b ? 1 : 0; }
+  static HWY_INLINE HWY_ATTR std::uint8_t f(T a, T b) {
+    return a <= b ? 1 : 0;
+  }
 };
 struct Eq {
   template <typename T>
-  static HWY_INLINE HWY_ATTR std::uint8_t f(T a, T b) { return a == b ? 1 : 0; }
+  static HWY_INLINE HWY_ATTR std::uint8_t f(T a, T b) {
+    return a == b ? 1 : 0;
+  }
 };
 struct Ne {
   template <typename T>
-  static HWY_INLINE HWY_ATTR std::uint8_t f(T a, T b) { return a != b ? 1 : 0; }
+  static HWY_INLINE HWY_ATTR std::uint8_t f(T a, T b) {
+    return a != b ? 1 : 0;
+  }
 };
 struct And {
   static HWY_INLINE HWY_ATTR std::uint8_t f(std::uint8_t a, std::uint8_t b) { return a & b; }
@@ -135,16 +148,22 @@ struct Not {
 struct Neg {
   static HWY_INLINE HWY_ATTR float f(float a) { return -a; }
   template <typename T>
-  static HWY_INLINE HWY_ATTR T f(T a) { return Sub::f(T{0}, a); }
+  static HWY_INLINE HWY_ATTR T f(T a) {
+    return Sub::f(T{0}, a);
+  }
 };
 struct Abs {
   static HWY_INLINE HWY_ATTR float f(float a) { return __builtin_fabsf(a); }
   template <typename T>
-  static HWY_INLINE HWY_ATTR T f(T a) { return a < 0 ? Sub::f(T{0}, a) : a; }
+  static HWY_INLINE HWY_ATTR T f(T a) {
+    return a < 0 ? Sub::f(T{0}, a) : a;
+  }
 };
 struct ToNumber {
   template <typename T>
-  static HWY_INLINE HWY_ATTR float f(T a) { return static_cast<float>(a); }
+  static HWY_INLINE HWY_ATTR float f(T a) {
+    return static_cast<float>(a);
+  }
 };
 struct Exp {
   static HWY_INLINE HWY_ATTR float f(float a) { return exp_f32(a); }

@@ -23,10 +23,11 @@ struct ExpParts {
   float expm1_r;
 };
 
-/// For |x| below 2^20; a NaN x gives a NaN expm1_r and any n. The nearest integer comes from adding 1.5 * 2^23: the sum's last bit is worth 1.
+/// For |x| below 2^20; a NaN x gives a NaN expm1_r and any n. The nearest integer comes from adding 1.5 * 2^23: the sum's last bit is
+/// worth 1.
 HWY_INLINE HWY_ATTR ExpParts exp_parts(float x) {
   constexpr float kMagic = 12582912.0F;
-  constexpr float kLn2High = 0.693359375F;         // 10 bits: n * kLn2High is exact
+  constexpr float kLn2High = 0.693359375F;  // 10 bits: n * kLn2High is exact
   constexpr float kLn2Low = -2.12194440e-4F;
   const float shifted = x * 1.44269504F + kMagic;
   const float n = shifted - kMagic;
@@ -37,9 +38,7 @@ HWY_INLINE HWY_ATTR ExpParts exp_parts(float x) {
 }
 
 /// 2^n for n in [-127, 127] (-127 gives 0); wraps otherwise.
-HWY_INLINE HWY_ATTR float power_of_two(std::int32_t n) {
-  return __builtin_bit_cast(float, (static_cast<std::uint32_t>(n) + 127U) << 23);
-}
+HWY_INLINE HWY_ATTR float power_of_two(std::int32_t n) { return __builtin_bit_cast(float, (static_cast<std::uint32_t>(n) + 127U) << 23); }
 
 /// x with its magnitude at most `limit`; NaN stays. On the bits: an ordered comparison of floats may raise a flag, for which g++ keeps a
 /// branch and does not vectorise the loop.
@@ -52,14 +51,14 @@ HWY_INLINE HWY_ATTR float clamp_magnitude(float x, float limit) {
 }
 
 HWY_INLINE HWY_ATTR float exp_f32(float x) {
-  const ExpParts parts = exp_parts(clamp_magnitude(x, 104.0F));   // beyond it the result is 0 or inf
-  const std::int32_t half = parts.n >> 1;          // in two steps: 2^n itself may be subnormal or too large
+  const ExpParts parts = exp_parts(clamp_magnitude(x, 104.0F));  // beyond it the result is 0 or inf
+  const std::int32_t half = parts.n >> 1;                        // in two steps: 2^n itself may be subnormal or too large
   return (1.0F + parts.expm1_r) * power_of_two(half) * power_of_two(parts.n - half);
 }
 
 /// (e^2a - 1) / (e^2a + 1), with e^2a - 1 = 2^n (e^r - 1) + (2^n - 1): no cancellation as a >= 0, so one formula serves all magnitudes.
 HWY_INLINE HWY_ATTR float tanh_f32(float x) {
-  const float a = clamp_magnitude(__builtin_fabsf(x), 10.0F);   // tanh(10) rounds to 1
+  const float a = clamp_magnitude(__builtin_fabsf(x), 10.0F);  // tanh(10) rounds to 1
   const ExpParts parts = exp_parts(2.0F * a);
   const float scale = power_of_two(parts.n);
   const float expm1 = scale * parts.expm1_r + (scale - 1.0F);
@@ -90,7 +89,7 @@ HWY_INLINE HWY_ATTR float log_f32(float x) {
   // (2 atanh(s) - 2 s) / s^3 interpolated at Chebyshev nodes: relative error of the whole below 3e-9. 2 s = f - s f keeps f exact.
   const float p = z * (0.666666865F + z * (0.399883181F + z * 0.296006918F));
   float result = n * kLn2High + (f - (s * (f - p) - n * kLn2Low));
-  result = x > 3.40282347e38F ? x : result;        // +inf
+  result = x > 3.40282347e38F ? x : result;  // +inf
   result = x == 0.0F ? -kInfinity : result;
   const float nan = __builtin_nanf("");
   result = x < 0.0F ? nan : result;

@@ -28,32 +28,21 @@ Hull hull_of_products(Hull a, Hull b) {
 /// Operands fit 32 bits. `c`: the third operand of select.
 Hull hull_of(const Instruction& instruction, Hull a, Hull b, Hull c) {
   switch (instruction.op) {
-    case Op::var:
-      return instruction.var == Var::kv_pos ? kPositions : Hull{0, kMaxLanes - 1};
-    case Op::add:
-      return {a.lo + b.lo, a.hi + b.hi};
-    case Op::sub:
-      return {a.lo - b.hi, a.hi - b.lo};
-    case Op::mul:
-      return hull_of_products(a, b);
-    case Op::div:
-      return {-magnitude(a), magnitude(a)};
-    case Op::mod:
-      return {-magnitude(b), magnitude(b)};
-    case Op::neg:
-      return {-a.hi, -a.lo};
-    case Op::abs:
-      return {0, magnitude(a)};
+    case Op::var: return instruction.var == Var::kv_pos ? kPositions : Hull{0, kMaxLanes - 1};
+    case Op::add: return {a.lo + b.lo, a.hi + b.hi};
+    case Op::sub: return {a.lo - b.hi, a.hi - b.lo};
+    case Op::mul: return hull_of_products(a, b);
+    case Op::div: return {-magnitude(a), magnitude(a)};
+    case Op::mod: return {-magnitude(b), magnitude(b)};
+    case Op::neg: return {-a.hi, -a.lo};
+    case Op::abs: return {0, magnitude(a)};
     case Op::min:
-    case Op::max:
-      return {std::min(a.lo, b.lo), std::max(a.hi, b.hi)};
-    case Op::select:
-      return {std::min(b.lo, c.lo), std::max(b.hi, c.hi)};
+    case Op::max: return {std::min(a.lo, b.lo), std::max(a.hi, b.hi)};
+    case Op::select: return {std::min(b.lo, c.lo), std::max(b.hi, c.hi)};
     case Op::array_param:
       if (instruction.dtype == DType::i32) return {INT32_MIN, INT32_MAX};
       return {INT64_MIN, INT64_MAX};
-    default:
-      return {INT64_MIN, INT64_MAX};
+    default: return {INT64_MIN, INT64_MAX};
   }
 }
 

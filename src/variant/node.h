@@ -14,17 +14,42 @@ namespace girih::variant {
 
 enum class Op : std::uint8_t {
   // leaves
-  const_boolean, const_integer, const_number, var, scalar_param,
+  const_boolean,
+  const_integer,
+  const_number,
+  var,
+  scalar_param,
   // parameter arrays (one argument: the index)
-  array_param, bits_param,
+  array_param,
+  bits_param,
   // conversions
   to_number,
   // arithmetic on integers or numbers
-  add, sub, mul, div, mod, neg, abs, min, max,
+  add,
+  sub,
+  mul,
+  div,
+  mod,
+  neg,
+  abs,
+  min,
+  max,
   // comparisons (integers or numbers) and booleans
-  lt, le, eq, ne, and_, or_, not_, select,
+  lt,
+  le,
+  eq,
+  ne,
+  and_,
+  or_,
+  not_,
+  select,
   // numbers
-  exp, log, tanh, sqrt, rsqrt, sigmoid,
+  exp,
+  log,
+  tanh,
+  sqrt,
+  rsqrt,
+  sigmoid,
 };
 
 enum class Var : std::uint8_t { score, q_pos, kv_pos, q_idx, q_len, kv_len, request, q_head, kv_head, q_row, x, dim, mean_square };
@@ -35,11 +60,11 @@ inline constexpr int kMaxDepth = 1024;
 struct Node {
   Op op{};
   ExprType type{};
-  Var var{};                                      // Op::var
-  std::int64_t integer = 0;                       // const_boolean, const_integer
-  float number = 0;                               // const_number
-  std::string param;                              // *_param
-  DType param_dtype{};                            // array_param; scalar_param: f32 or i64
+  Var var{};                 // Op::var
+  std::int64_t integer = 0;  // const_boolean, const_integer
+  float number = 0;          // const_number
+  std::string param;         // *_param
+  DType param_dtype{};       // array_param; scalar_param: f32 or i64
   ParamTime param_time{};
   std::vector<std::shared_ptr<const Node>> args;  // 0..3
   int depth = 1;                                  // 1 + the deepest argument's

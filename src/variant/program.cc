@@ -59,12 +59,9 @@ std::string_view time_name(ParamTime time) { return time == ParamTime::plan ? "p
 
 std::string_view kind_name(ParamInfo::Kind kind) {
   switch (kind) {
-    case ParamInfo::Kind::scalar:
-      return "scalar";
-    case ParamInfo::Kind::array:
-      return "array";
-    default:
-      return "bits";
+    case ParamInfo::Kind::scalar: return "scalar";
+    case ParamInfo::Kind::array: return "array";
+    default: return "bits";
   }
 }
 
@@ -286,20 +283,11 @@ void check_rope(const Rope& rope) {
 void append_text(std::string& text, const Instruction& instruction, std::size_t index) {
   fmt::format_to(std::back_inserter(text), "{}{}=", index == 0 ? "" : " ", index);
   switch (instruction.op) {
-    case Op::const_boolean:
-      text += instruction.integer != 0 ? "true" : "false";
-      return;
-    case Op::const_integer:
-      fmt::format_to(std::back_inserter(text), "{}", instruction.integer);
-      return;
-    case Op::const_number:
-      fmt::format_to(std::back_inserter(text), "{}f", instruction.number);
-      return;
-    case Op::var:
-      text += name(instruction.var);
-      return;
-    default:
-      break;
+    case Op::const_boolean: text += instruction.integer != 0 ? "true" : "false"; return;
+    case Op::const_integer: fmt::format_to(std::back_inserter(text), "{}", instruction.integer); return;
+    case Op::const_number: fmt::format_to(std::back_inserter(text), "{}f", instruction.number); return;
+    case Op::var: text += name(instruction.var); return;
+    default: break;
   }
   text += name(instruction.op);
   if (instruction.op != Op::to_number && instruction.type == ExprType::integer) text += ".i";

@@ -16,9 +16,9 @@ struct Instruction {
   Op op{};
   ExprType type{};
   Var var{};
-  bool uniform = false;          // same for every key of a row (or every element of a head vector): computed once
-  std::int16_t param = -1;       // index into Program::params
-  DType dtype{};                 // array_param: of the elements
+  bool uniform = false;     // same for every key of a row (or every element of a head vector): computed once
+  std::int16_t param = -1;  // index into Program::params
+  DType dtype{};            // array_param: of the elements
   std::array<std::int16_t, 3> args{-1, -1, -1};
   std::int64_t integer = 0;
   float number = 0;
@@ -27,7 +27,7 @@ struct Instruction {
 /// One hook; the last instruction is its value. Empty = absent.
 struct Code {
   std::vector<Instruction> instructions;
-  std::uint32_t vars = 0;        // bit i: uses Var(i)
+  std::uint32_t vars = 0;  // bit i: uses Var(i)
   bool uses_run_param = false;
   bool empty() const { return instructions.empty(); }
   bool uses(Var v) const { return (vars >> static_cast<int>(v)) & 1U; }
@@ -37,18 +37,18 @@ struct ParamInfo {
   enum class Kind : std::uint8_t { scalar, array, bits };
   std::string name;
   Kind kind{};
-  DType dtype{};                 // scalar: f32 or i64; bits: u8
+  DType dtype{};  // scalar: f32 or i64; bits: u8
   ParamTime time{};
 };
 
 struct Program {
   static constexpr int kMaxParams = 32;
-  static constexpr int kMaxInstructions = 256;   // per hook
+  static constexpr int kMaxInstructions = 256;  // per hook
   Code query, key, value, logits, mask, sink, output;
   std::vector<ParamInfo> params;
   bool softmax = true;
   std::optional<Rope> rope;
-  std::string key_text;          // canonical text of everything above: equal text, equal kernel
+  std::string key_text;  // canonical text of everything above: equal text, equal kernel
 };
 
 /// Checks types and which hook uses which variable (throws invalid_argument naming the hook), folds constants, shares subexpressions.
@@ -56,9 +56,9 @@ Program compile(const Variant& variant);
 
 /// Where a parameter's value lies while a plan is made or run.
 struct ParamData {
-  const void* data = nullptr;    // array or bits
-  std::int64_t size = 0;         // elements (bits: bits)
-  std::int64_t integer = 0;      // scalars
+  const void* data = nullptr;  // array or bits
+  std::int64_t size = 0;       // elements (bits: bits)
+  std::int64_t integer = 0;    // scalars
   float number = 0;
 };
 /// One per Program::params, fixed size so that binding allocates nothing.

@@ -9,12 +9,13 @@
 
 namespace girih::cases {
 
-inline constexpr std::array kLayouts{Layout::ragged, Layout::ragged_gaps, Layout::ragged_hnd, Layout::nhd, Layout::hnd, Layout::one_tensor,
-                                     Layout::one_tensor_hnd, Layout::interleaved, Layout::padded, Layout::token_contiguous_v};
+inline constexpr std::array kLayouts{Layout::ragged, Layout::ragged_gaps,       Layout::ragged_hnd,     Layout::nhd,
+                                     Layout::hnd,    Layout::one_tensor,        Layout::one_tensor_hnd, Layout::interleaved,
+                                     Layout::padded, Layout::token_contiguous_v};
 
 inline std::string_view name(Layout l) {
-  constexpr std::array<std::string_view, 10> kNames{"ragged", "ragged_gaps", "ragged_hnd", "nhd", "hnd", "one_tensor", "one_tensor_hnd",
-                                                    "interleaved", "padded", "token_contiguous_v"};
+  constexpr std::array<std::string_view, 10> kNames{"ragged",     "ragged_gaps",    "ragged_hnd",  "nhd",    "hnd",
+                                                    "one_tensor", "one_tensor_hnd", "interleaved", "padded", "token_contiguous_v"};
   return kNames[static_cast<std::size_t>(l)];
 }
 
@@ -100,9 +101,11 @@ inline std::vector<AttentionCase> layout_cases() {
   cases.push_back(make_case("no_queries", make_spec(4, 2, 32), {"", {0, 0}, {5, 0}}));
   cases.push_back(make_case("no_keys", make_spec(4, 2, 32), {"", {3, 1}, {0, 0}}));
   cases.push_back(make_case("more_queries_than_keys", make_spec(4, 2, 32), {"", {60, 3, 1}, {7, 1, 2}}));
-  cases.push_back(make_case("many_requests", make_spec(2, 1, 16), {"", std::vector<std::int64_t>(300, 1), std::vector<std::int64_t>(300, 9)}));
+  cases.push_back(
+      make_case("many_requests", make_spec(2, 1, 16), {"", std::vector<std::int64_t>(300, 1), std::vector<std::int64_t>(300, 9)}));
   for (int dim : {1, 3, 40, 64, 72, 80, 88, 96, 112, 128, 192, 224, 256, 512, 576, 1024}) {
-    for (std::string_view l : {"append", "mixed"}) cases.push_back(make_case(fmt::format("dim{}_{}", dim, l), make_spec(2, 1, dim), lengths(l)));
+    for (std::string_view l : {"append", "mixed"})
+      cases.push_back(make_case(fmt::format("dim{}_{}", dim, l), make_spec(2, 1, dim), lengths(l)));
   }
   for (const auto& [qk, vo] : {std::pair{192, 128}, {128, 64}, {576, 512}, {24, 40}}) {
     for (Layout layout : {Layout::nhd, Layout::ragged, Layout::hnd}) {
@@ -162,7 +165,8 @@ inline std::vector<AttentionCase> segment_cases() {
 
   // Pages chosen per KV head, with their positions; one head has no page at all.
   for (std::int64_t page_size : {1, 8, 16}) {
-    AttentionCase c = make_case(fmt::format("pages_per_head_ps{}", page_size), make_spec(4, 2, 64), {"", {1, 3, 1}, {}}, Layout::nhd, page_size);
+    AttentionCase c =
+        make_case(fmt::format("pages_per_head_ps{}", page_size), make_spec(4, 2, 64), {"", {1, 3, 1}, {}}, Layout::nhd, page_size);
     SegmentCase& s = c.segments[0];
     s.num_table_heads = 2;
     s.kv_len = {5 * page_size, 2 * page_size, 3 * page_size, 4 * page_size - page_size / 2, 0, page_size};
@@ -177,7 +181,8 @@ inline std::vector<AttentionCase> segment_cases() {
   }
   // A token list per query row: page_size 1, each row its own group (sparse MLA).
   for (bool two_tensors : {false, true}) {
-    AttentionCase c = make_case(two_tensors ? "sparse_mla_two_tensors" : "sparse_mla", make_spec(8, 1, 96, 64), {"", {5, 1, 9}, {}}, Layout::nhd, 1);
+    AttentionCase c =
+        make_case(two_tensors ? "sparse_mla_two_tensors" : "sparse_mla", make_spec(8, 1, 96, 64), {"", {5, 1, 9}, {}}, Layout::nhd, 1);
     c.spec.v_is_k = true;
     c.spec.head_dim_rope = two_tensors ? 32 : 0;
     c.kv_len = {200, 50, 300};
@@ -193,8 +198,8 @@ inline std::vector<AttentionCase> segment_cases() {
   for (bool two_tensors : {false, true}) {
     for (std::string_view l : {"decode", "append", "prefill"}) {
       for (std::int64_t page_size : {1, 64}) {
-        AttentionCase c = make_case(fmt::format("mla_{}_{}_ps{}", two_tensors ? "two" : "one", l, page_size), make_spec(4, 1, 576, 512), lengths(l),
-                                    Layout::nhd, page_size);
+        AttentionCase c = make_case(fmt::format("mla_{}_{}_ps{}", two_tensors ? "two" : "one", l, page_size), make_spec(4, 1, 576, 512),
+                                    lengths(l), Layout::nhd, page_size);
         c.spec.head_dim_rope = two_tensors ? 64 : 0;
         c.spec.v_is_k = true;
         c.spec.sm_scale = 1 / std::sqrt(192.0);
@@ -216,7 +221,8 @@ inline std::vector<AttentionCase> dtype_cases() {
   for (DType q : kFloats) {
     for (DType o : kFloats) {
       for (DType kv : kFloats) {
-        AttentionCase c = make_case(fmt::format("q_{}_o_{}_kv_{}", girih::name(q), girih::name(o), girih::name(kv)), make_spec(4, 2, 64), lengths("mixed"));
+        AttentionCase c = make_case(fmt::format("q_{}_o_{}_kv_{}", girih::name(q), girih::name(o), girih::name(kv)), make_spec(4, 2, 64),
+                                    lengths("mixed"));
         c.spec.q_dtype = q;
         c.spec.o_dtype = o;
         set_kv(c.spec, kv, G::none, kv, G::none);
@@ -237,29 +243,32 @@ inline std::vector<AttentionCase> dtype_cases() {
   constexpr std::array<std::string_view, 5> kGranularity{"none", "tensor", "head", "token_head", "block"};
   for (const Kv& kv : quantised) {
     for (Layout layout : {Layout::nhd, Layout::hnd, Layout::padded, Layout::ragged, Layout::one_tensor}) {
-      AttentionCase c = make_case(fmt::format("kv_{}_{}_{}", girih::name(kv.type), kGranularity[static_cast<std::size_t>(kv.scale)], name(layout)),
-                                  make_spec(6, 2, 64), lengths("mixed"), layout);
+      AttentionCase c =
+          make_case(fmt::format("kv_{}_{}_{}", girih::name(kv.type), kGranularity[static_cast<std::size_t>(kv.scale)], name(layout)),
+                    make_spec(6, 2, 64), lengths("mixed"), layout);
       set_kv(c.spec, kv.type, kv.scale, kv.type, kv.scale);
       c.spec.q_dtype = kFloats[cases.size() % 3];
       cases.push_back(std::move(c));
     }
     for (int dim : {32, 40, 128, 256}) {
-      AttentionCase c = make_case(fmt::format("kv_{}_{}_dim{}", girih::name(kv.type), kGranularity[static_cast<std::size_t>(kv.scale)], dim),
-                                  make_spec(2, 1, dim), lengths("append"));
+      AttentionCase c =
+          make_case(fmt::format("kv_{}_{}_dim{}", girih::name(kv.type), kGranularity[static_cast<std::size_t>(kv.scale)], dim),
+                    make_spec(2, 1, dim), lengths("append"));
       set_kv(c.spec, kv.type, kv.scale, kv.type, kv.scale);
       cases.push_back(std::move(c));
     }
     // Two tensors of K share a kind of scales; V is a view of K.
-    AttentionCase c = make_case(fmt::format("mla_{}_{}", girih::name(kv.type), kGranularity[static_cast<std::size_t>(kv.scale)]), make_spec(4, 1, 96, 64),
-                                lengths("mixed"));
+    AttentionCase c = make_case(fmt::format("mla_{}_{}", girih::name(kv.type), kGranularity[static_cast<std::size_t>(kv.scale)]),
+                                make_spec(4, 1, 96, 64), lengths("mixed"));
     set_kv(c.spec, kv.type, kv.scale, kv.type, kv.scale);
     c.spec.v_is_k = true;
     c.spec.head_dim_rope = 32;
     cases.push_back(std::move(c));
   }
-  const std::vector<std::pair<Kv, Kv>> mixed{{{DType::i8, G::token_head}, {DType::nvfp4, G::block}}, {{DType::bf16, G::none}, {DType::e4m3, G::tensor}},
-                                             {{DType::e5m2, G::head}, {DType::f16, G::none}},        {{DType::f32, G::none}, {DType::bf16, G::none}},
-                                             {{DType::mxfp4, G::block}, {DType::i8, G::head}},       {{DType::f16, G::none}, {DType::f32, G::none}}};
+  const std::vector<std::pair<Kv, Kv>> mixed{
+      {{DType::i8, G::token_head}, {DType::nvfp4, G::block}}, {{DType::bf16, G::none}, {DType::e4m3, G::tensor}},
+      {{DType::e5m2, G::head}, {DType::f16, G::none}},        {{DType::f32, G::none}, {DType::bf16, G::none}},
+      {{DType::mxfp4, G::block}, {DType::i8, G::head}},       {{DType::f16, G::none}, {DType::f32, G::none}}};
   for (const auto& [k, v] : mixed) {
     for (Layout layout : {Layout::nhd, Layout::one_tensor_hnd}) {
       AttentionCase c = make_case(fmt::format("k_{}_v_{}_{}", girih::name(k.type), girih::name(v.type), name(layout)), make_spec(4, 2, 64),
@@ -268,8 +277,10 @@ inline std::vector<AttentionCase> dtype_cases() {
       cases.push_back(std::move(c));
     }
   }
-  for (const Kv& v : std::vector<Kv>{{DType::f32, G::none}, {DType::f16, G::none}, {DType::bf16, G::none}, {DType::e4m3, G::token_head}, {DType::i8, G::head}}) {
-    AttentionCase c = make_case(fmt::format("token_contiguous_v_{}", girih::name(v.type)), make_spec(4, 2, 64), lengths("mixed"), Layout::token_contiguous_v);
+  for (const Kv& v : std::vector<Kv>{
+           {DType::f32, G::none}, {DType::f16, G::none}, {DType::bf16, G::none}, {DType::e4m3, G::token_head}, {DType::i8, G::head}}) {
+    AttentionCase c = make_case(fmt::format("token_contiguous_v_{}", girih::name(v.type)), make_spec(4, 2, 64), lengths("mixed"),
+                                Layout::token_contiguous_v);
     set_kv(c.spec, v.type, v.scale, v.type, v.scale);
     cases.push_back(std::move(c));
   }
@@ -340,7 +351,7 @@ inline std::vector<VariantCase> mask_variants(const Lengths& l) {
   }
   const std::vector<std::uint8_t> mask_data = random_bits(mask_bits, 7);
   const std::vector<std::uint8_t> tree_data = random_bits(tree_bits, 8);
-  std::vector<std::int32_t> runs;                       // 0 0 0 1 1 1 1 0 0 2 2 ... : ids in runs of uneven length
+  std::vector<std::int32_t> runs;  // 0 0 0 1 1 1 1 0 0 2 2 ... : ids in runs of uneven length
   for (std::int64_t p = 0; p < longest; ++p) runs.push_back(static_cast<std::int32_t>((p / 7 % 3 == 2) ? 0 : 1 + p / 21));
   std::vector<std::int32_t> documents;
   for (std::int64_t p = 0; p < longest; ++p) documents.push_back(static_cast<std::int32_t>(p / 13));
@@ -364,7 +375,8 @@ inline std::vector<VariantCase> mask_variants(const Lengths& l) {
         });
     add("multi_item" + suffix, variants::multi_item(time), {{"prefix_len", time, prefix}, {"item_id", time, documents}},
         [=](const ref::Vars& v) {
-          return causal(v) && (v.i(Var::kv_pos) < at(prefix, v.i(Var::request)) || at(documents, v.i(Var::q_pos)) == at(documents, v.i(Var::kv_pos)));
+          return causal(v) &&
+                 (v.i(Var::kv_pos) < at(prefix, v.i(Var::request)) || at(documents, v.i(Var::q_pos)) == at(documents, v.i(Var::kv_pos)));
         });
     add("spans" + suffix, variants::causal_with_bidirectional_spans(time), {{"span_id", time, runs}}, [=](const ref::Vars& v) {
       const std::int64_t own = at(runs, v.i(Var::q_pos));
@@ -373,7 +385,8 @@ inline std::vector<VariantCase> mask_variants(const Lengths& l) {
   }
   // Every variable and head-dependent masks, without a twin: the graph itself is evaluated.
   add("by_head", (kv_pos() + q_head()) % 3 != 0, {}, {});
-  add("by_everything", ((kv_pos() * 5 + q_idx() + q_row() + request() * 2 + kv_head()) % 7 < 4) | (kv_len() - q_len() > kv_pos() + 30), {}, {});
+  add("by_everything", ((kv_pos() * 5 + q_idx() + q_row() + request() * 2 + kv_head()) % 7 < 4) | (kv_len() - q_len() > kv_pos() + 30), {},
+      {});
   return out;
 }
 
@@ -403,7 +416,8 @@ inline std::vector<VariantCase> logit_variants(int num_qo_heads, int dim_qk, int
     VariantCase& v = add("alibi", {{"alibi_slopes", ParamTime::run, slopes}});
     v.variant.logits = variants::alibi();
     v.logits = [slopes](double s, const ref::Vars& vars) {
-      return s + static_cast<double>(slopes[static_cast<std::size_t>(vars.i(Var::q_head))]) * static_cast<double>(vars.i(Var::kv_pos) - vars.i(Var::q_pos));
+      return s + static_cast<double>(slopes[static_cast<std::size_t>(vars.i(Var::q_head))]) *
+                     static_cast<double>(vars.i(Var::kv_pos) - vars.i(Var::q_pos));
     };
   }
   add("sinks", {{"sinks", ParamTime::run, heads(-1, 0.7)}}).variant.sink = variants::sinks();
@@ -427,14 +441,16 @@ inline std::vector<VariantCase> logit_variants(int num_qo_heads, int dim_qk, int
     v.variant.logits = score();
   }
   std::vector<float> weights;
-  for (int d = 0; d < std::max(dim_qk, dim_vo); ++d) weights.push_back(static_cast<float>(0.5 + uniform(mix(static_cast<std::uint64_t>(d)))));
+  for (int d = 0; d < std::max(dim_qk, dim_vo); ++d)
+    weights.push_back(static_cast<float>(0.5 + uniform(mix(static_cast<std::uint64_t>(d)))));
   {
     VariantCase& v = add("qk_norm", {{"q_weight", ParamTime::run, weights}, {"k_weight", ParamTime::run, weights}});
     v.variant.query = variants::rms_norm("q_weight", 1e-6F);
     v.variant.key = variants::rms_norm("k_weight", 1e-6F);
   }
   {
-    VariantCase& v = add("value_scale_output_gate", {{"gate", ParamTime::run, heads(0.25, 0.5)}, {"value_scale", ParamTime::plan, weights}});
+    VariantCase& v =
+        add("value_scale_output_gate", {{"gate", ParamTime::run, heads(0.25, 0.5)}, {"value_scale", ParamTime::plan, weights}});
     v.variant.value = x() * ArrayParam("value_scale", DType::f32, ParamTime::plan)[dim()];
     v.variant.output = x() * sigmoid(ArrayParam("gate", DType::f32)[q_head()]);
   }
@@ -448,10 +464,14 @@ inline std::vector<VariantCase> logit_variants(int num_qo_heads, int dim_qk, int
     VariantCase& v = add("rope");
     v.variant.rope = Rope{};
   }
-  add("rope_interleave").variant.rope = Rope{.theta = 500000, .scale = 1, .rotary_dim = 0, .rotary_begin = 0, .interleave = true, .llama31 = {}};
-  add("rope_partial_scaled").variant.rope = Rope{.theta = 10000, .scale = 4, .rotary_dim = 24, .rotary_begin = 0, .interleave = false, .llama31 = {}};
-  add("rope_begin").variant.rope = Rope{.theta = 10000, .scale = 1, .rotary_dim = 16, .rotary_begin = dim_qk - 16, .interleave = true, .llama31 = {}};
-  add("rope_llama31").variant.rope = Rope{.theta = 500000, .scale = 1, .rotary_dim = 0, .rotary_begin = 0, .interleave = false, .llama31 = Rope::Llama31{}};
+  add("rope_interleave").variant.rope =
+      Rope{.theta = 500000, .scale = 1, .rotary_dim = 0, .rotary_begin = 0, .interleave = true, .llama31 = {}};
+  add("rope_partial_scaled").variant.rope =
+      Rope{.theta = 10000, .scale = 4, .rotary_dim = 24, .rotary_begin = 0, .interleave = false, .llama31 = {}};
+  add("rope_begin").variant.rope =
+      Rope{.theta = 10000, .scale = 1, .rotary_dim = 16, .rotary_begin = dim_qk - 16, .interleave = true, .llama31 = {}};
+  add("rope_llama31").variant.rope =
+      Rope{.theta = 500000, .scale = 1, .rotary_dim = 0, .rotary_begin = 0, .interleave = false, .llama31 = Rope::Llama31{}};
   {
     VariantCase& v = add("rope_norm", {{"q_weight", ParamTime::run, weights}, {"k_weight", ParamTime::run, weights}});
     v.variant.query = variants::rms_norm("q_weight", 1e-5F);
@@ -474,7 +494,8 @@ inline std::vector<AttentionCase> variant_cases() {
   };
   for (std::string_view l : {"single_prefill", "append", "mixed"}) {
     for (const VariantCase& v : mask_variants(lengths(l))) add(v, lengths(l), make_spec(4, 2, 32), Layout::nhd);
-    for (const VariantCase& v : logit_variants(6, 64, 64)) add(v, lengths(l), make_spec(6, 2, 64), cases.size() % 2 ? Layout::hnd : Layout::ragged);
+    for (const VariantCase& v : logit_variants(6, 64, 64))
+      add(v, lengths(l), make_spec(6, 2, 64), cases.size() % 2 ? Layout::hnd : Layout::ragged);
   }
   // RoPE positions apart from mask positions, and RoPE over a cascade.
   for (bool interleave : {false, true}) {

@@ -32,8 +32,8 @@ inline testing::AssertionResult matches(const Problem& p, const std::vector<ref:
         const double allowed = ref::o_tolerance(tol, row, static_cast<std::size_t>(d));
         const bool empty = row.num_visible == 0 && want == 0;
         if (!std::isfinite(got) || (empty ? got != 0 : std::fabs(got - want) > allowed)) {
-          return testing::AssertionFailure() << "o[" << t << ", " << h << ", " << d << "] = " << got << ", want " << want << " +- " << allowed << " ("
-                                             << row.num_visible << " visible keys)";
+          return testing::AssertionFailure() << "o[" << t << ", " << h << ", " << d << "] = " << got << ", want " << want << " +- "
+                                             << allowed << " (" << row.num_visible << " visible keys)";
         }
       }
       if (p.spec.lse == LseKind::none) continue;
@@ -55,7 +55,8 @@ inline void check(const AttentionCase& c) {
   for (CpuTarget target : available_cpu_targets()) {
     for (const auto& [workers, units] : {std::pair{1, 7}, {2, 2}}) {
       const Outputs out = execute(p, context_for(target, workers), {.units = units});
-      EXPECT_TRUE(matches(p, expected, out)) << c.name << " on " << girih::name(target) << ", " << workers << " workers, " << units << " units";
+      EXPECT_TRUE(matches(p, expected, out)) << c.name << " on " << girih::name(target) << ", " << workers << " workers, " << units
+                                             << " units";
       if (testing::Test::HasFailure()) return;
     }
   }

@@ -24,11 +24,15 @@
 namespace girih::cases {
 
 enum class Layout : std::uint8_t {
-  ragged, ragged_gaps, ragged_hnd,         // endless pages; gaps: unused tokens between requests, lengths given
-  nhd, hnd,
-  one_tensor, one_tensor_hnd,              // K and V of a page side by side
-  interleaved,                             // three layers in a page, ours the middle one
-  padded,                                  // odd gaps after every head's row; per-token scales lie inside the row
+  ragged,
+  ragged_gaps,
+  ragged_hnd,  // endless pages; gaps: unused tokens between requests, lengths given
+  nhd,
+  hnd,
+  one_tensor,
+  one_tensor_hnd,  // K and V of a page side by side
+  interleaved,     // three layers in a page, ours the middle one
+  padded,          // odd gaps after every head's row; per-token scales lie inside the row
   token_contiguous_v,
 };
 
@@ -43,29 +47,29 @@ struct Site {
 };
 
 struct SegmentCase {
-  std::vector<std::int64_t> qo_indptr{};     // empty: the requests
-  std::vector<std::int64_t> kv_len{};        // [num_table_heads, num_groups]
+  std::vector<std::int64_t> qo_indptr{};  // empty: the requests
+  std::vector<std::int64_t> kv_len{};     // [num_table_heads, num_groups]
   Layout layout = Layout::nhd;
-  std::int64_t page_size = 16;             // ignored by ragged layouts
+  std::int64_t page_size = 16;  // ignored by ragged layouts
   bool strided_table = false;
   int num_table_heads = 1;
-  std::vector<std::int64_t> kv_pos{};        // [num_groups]
-  std::vector<std::int64_t> page_pos{};      // per page that is needed, in the order [head, group, page]
-  std::vector<std::int64_t> kv_rope_pos{};   // [num_groups]
+  std::vector<std::int64_t> kv_pos{};       // [num_groups]
+  std::vector<std::int64_t> page_pos{};     // per page that is needed, in the order [head, group, page]
+  std::vector<std::int64_t> kv_rope_pos{};  // [num_groups]
   bool masked = true;
 };
 
 struct AttentionCase {
   std::string name;
   AttentionSpec spec{};
-  std::vector<std::int64_t> q_len;         // per request
+  std::vector<std::int64_t> q_len;  // per request
   std::vector<SegmentCase> segments;
-  std::vector<std::int64_t> kv_len, q_pos, q_rope_pos;   // optional, per request
+  std::vector<std::int64_t> kv_len, q_pos, q_rope_pos;  // optional, per request
   std::vector<ref::Param> params;
-  std::vector<std::int64_t> data_id;       // identity of request r's data (segments without qo_indptr likewise); empty = r
-  bool packed_q = false;                   // q is a slice of packed QKV rows
-  std::function<double(const Site&, double)> edit;       // replaces a drawn value
-  std::function<bool(const ref::Vars&)> mask;            // hand-written twins of the variant's hooks, for the reference
+  std::vector<std::int64_t> data_id;                // identity of request r's data (segments without qo_indptr likewise); empty = r
+  bool packed_q = false;                            // q is a slice of packed QKV rows
+  std::function<double(const Site&, double)> edit;  // replaces a drawn value
+  std::function<bool(const ref::Vars&)> mask;       // hand-written twins of the variant's hooks, for the reference
   std::function<double(double, const ref::Vars&)> logits;
 };
 
@@ -105,18 +109,18 @@ inline const std::vector<std::uint32_t>& palette(DType t) {
 }
 
 struct SegmentMemory {
-  std::vector<std::byte> data;             // K, RoPE part and V, one after the other or page by page
+  std::vector<std::byte> data;  // K, RoPE part and V, one after the other or page by page
   std::vector<std::byte> scales;
   std::vector<std::int32_t> kv_indices;
-  std::vector<std::int64_t> kv_indptr, table_begin, page_pos;   // table_begin: [num_table_heads, num_groups]
-  std::vector<std::int64_t> qo_indptr;     // of the groups, also where the case gives none
+  std::vector<std::int64_t> kv_indptr, table_begin, page_pos;  // table_begin: [num_table_heads, num_groups]
+  std::vector<std::int64_t> qo_indptr;                         // of the groups, also where the case gives none
   KvSegment plan{};
   SegmentData run{};
 };
 
 struct BuildOptions {
   std::byte poison{0xff};
-  std::uint64_t placement = 1;             // seed of the physical placement
+  std::uint64_t placement = 1;  // seed of the physical placement
 };
 
 class Problem {
@@ -126,9 +130,9 @@ class Problem {
   Problem& operator=(const Problem&) = delete;
 
   AttentionCase c;
-  AttentionSpec spec;                      // of the case, defaults filled in
-  AttentionLimits limits{};                // exactly what the batch needs
-  std::vector<std::int64_t> qo_indptr, kv_len, q_pos;    // per request, as the library is to infer them
+  AttentionSpec spec;                                  // of the case, defaults filled in
+  AttentionLimits limits{};                            // exactly what the batch needs
+  std::vector<std::int64_t> qo_indptr, kv_len, q_pos;  // per request, as the library is to infer them
   std::vector<SegmentMemory> memory;
   std::vector<KvSegment> segments;
   std::vector<SegmentData> segment_data;
@@ -171,7 +175,7 @@ class Problem {
 
 // ------------------------------------------------------------------------------------------------ values
 
-inline std::uint32_t Problem::scale_code(const Site& site) const {   // block scales
+inline std::uint32_t Problem::scale_code(const Site& site) const {  // block scales
   Site block = site;
   block.dim = -1 - site.dim / ref::block_size(dtype_of(site.plane));
   if (dtype_of(site.plane) == DType::mxfp4) return 124 + static_cast<std::uint32_t>(hash(block) % 3);
@@ -181,8 +185,9 @@ inline std::uint32_t Problem::scale_code(const Site& site) const {   // block sc
 inline constexpr float kGlobalScale = 0.75F;
 
 inline double Problem::scale(const Site& site) const {
-  const ScaleGranularity granularity =
-      site.plane == Plane::q ? ScaleGranularity::none : site.plane == Plane::k ? spec.k_scale : spec.v_scale;
+  const ScaleGranularity granularity = site.plane == Plane::q   ? ScaleGranularity::none
+                                       : site.plane == Plane::k ? spec.k_scale
+                                                                : spec.v_scale;
   Site at{.plane = site.plane, .segment = site.segment};
   switch (granularity) {
     case ScaleGranularity::none: return 1;
@@ -224,7 +229,8 @@ inline Problem::Problem(AttentionCase given, BuildOptions options) : c(std::move
   qo_indptr.assign(1, 0);
   for (std::int64_t n : c.q_len) qo_indptr.push_back(qo_indptr.back() + n);
   memory.resize(c.segments.size());
-  for (std::size_t s = 0; s < memory.size(); ++s) memory[s].qo_indptr = c.segments[s].qo_indptr.empty() ? qo_indptr : c.segments[s].qo_indptr;
+  for (std::size_t s = 0; s < memory.size(); ++s)
+    memory[s].qo_indptr = c.segments[s].qo_indptr.empty() ? qo_indptr : c.segments[s].qo_indptr;
   infer_lengths();
   build_query(options.poison);
   for (std::size_t s = 0; s < memory.size(); ++s) build_segment(s, options);
@@ -265,7 +271,7 @@ inline void Problem::build_query(std::byte poison) {
   const int item = bits(spec.q_dtype) / 8;
   const auto build = [&](int first_dim, int dim, std::vector<std::byte>& data, TensorView& view) {
     const std::int64_t heads = spec.num_qo_heads + (c.packed_q ? 2 * spec.num_kv_heads : 0);
-    data.assign(static_cast<std::size_t>(std::max<std::int64_t>(item, num_tokens() * heads * dim * item)), poison);   // never a null pointer
+    data.assign(static_cast<std::size_t>(std::max<std::int64_t>(item, num_tokens() * heads * dim * item)), poison);  // never a null pointer
     view = TensorView(data.data(), spec.q_dtype, {num_tokens(), spec.num_qo_heads, dim}, {heads * dim, dim, 1});
     for (std::size_t r = 0; r < c.q_len.size(); ++r) {
       for (std::int64_t i = 0; i < c.q_len[r]; ++i) {
@@ -348,7 +354,8 @@ inline std::int64_t Problem::lay_out(std::size_t s, std::vector<PlaneShape>& pla
     if (sc.layout == Layout::padded) p.row_bytes += 3 * std::max(1, bits(plane.dtype) / 8);
     if (per_token && inline_scales) {
       p.scale_offset = (data_bytes + 3) / 4 * 4;
-      const std::int64_t blocks = ref::block_size(plane.dtype) ? (p.dim + ref::block_size(plane.dtype) - 1) / ref::block_size(plane.dtype) : 4;
+      const std::int64_t blocks =
+          ref::block_size(plane.dtype) ? (p.dim + ref::block_size(plane.dtype) - 1) / ref::block_size(plane.dtype) : 4;
       p.row_bytes = p.scale_offset + (blocks + 3) / 4 * 4 + 4;
     }
     plane.head_byte_stride = is_hnd(sc.layout) ? p.row_bytes * page_tokens : p.row_bytes;
@@ -409,7 +416,7 @@ inline void Problem::build_segment(std::size_t s, const BuildOptions& options) {
     const int block = ref::block_size(p.plane->dtype);
     const std::int64_t item = block ? (p.dim + block - 1) / block : 4;
     const std::int64_t heads = spec.num_kv_heads;
-    p.scale_offset = -2 - scale_bytes;                                    // separate: encoded as negative until the buffer exists
+    p.scale_offset = -2 - scale_bytes;  // separate: encoded as negative until the buffer exists
     sc_out.head_byte_stride = item;
     if (p.granularity == ScaleGranularity::tensor) scale_bytes += 4;
     if (p.granularity == ScaleGranularity::head) scale_bytes += heads * 4;
@@ -422,11 +429,11 @@ inline void Problem::build_segment(std::size_t s, const BuildOptions& options) {
   m.scales.assign(static_cast<std::size_t>(scale_bytes), options.poison);
   for (PlaneShape& p : planes) {
     if (p.granularity != ScaleGranularity::none) {
-      p.plane->scales.data = p.scale_offset >= 0 ? static_cast<const std::byte*>(p.plane->data) + p.scale_offset
-                                                 : m.scales.data() + (-2 - p.scale_offset);
+      p.plane->scales.data =
+          p.scale_offset >= 0 ? static_cast<const std::byte*>(p.plane->data) + p.scale_offset : m.scales.data() + (-2 - p.scale_offset);
     }
     fill_plane(s, p);
-    if (ragged) p.plane->page_byte_stride = p.plane->scales.page_byte_stride = 0;   // as ragged_kv_store has it: there is one page
+    if (ragged) p.plane->page_byte_stride = p.plane->scales.page_byte_stride = 0;  // as ragged_kv_store has it: there is one page
   }
   KvSegment& plan = m.plan;
   if (!sc.qo_indptr.empty()) plan.qo_indptr = sc.qo_indptr;
@@ -491,8 +498,14 @@ inline void Problem::fill_plane(std::size_t s, const PlaneShape& p) {
 /// The reference's rows, [token, query head].
 inline std::vector<ref::RowResult> reference(const Problem& p) {
   const AttentionSpec& spec = p.spec;
-  ref::Rules rules{.variant = &spec.variant, .params = p.c.params, .head_dim_qk = spec.head_dim_qk, .head_dim_vo = spec.head_dim_vo,
-                   .sm_scale = spec.sm_scale, .partial_state = spec.partial_state, .mask = p.c.mask, .logits = p.c.logits};
+  ref::Rules rules{.variant = &spec.variant,
+                   .params = p.c.params,
+                   .head_dim_qk = spec.head_dim_qk,
+                   .head_dim_vo = spec.head_dim_vo,
+                   .sm_scale = spec.sm_scale,
+                   .partial_state = spec.partial_state,
+                   .mask = p.c.mask,
+                   .logits = p.c.logits};
   std::vector<ref::RowResult> rows(static_cast<std::size_t>(p.num_tokens() * spec.num_qo_heads));
   const int group_heads = spec.num_qo_heads / spec.num_kv_heads;
   struct Group {
@@ -510,7 +523,7 @@ inline std::vector<ref::RowResult> reference(const Problem& p) {
         group.k.resize(static_cast<std::size_t>(len * spec.head_dim_qk));
         group.v.resize(static_cast<std::size_t>(len * spec.head_dim_vo));
         std::int64_t first = sc.kv_pos.empty() ? 0 : sc.kv_pos[static_cast<std::size_t>(g)];
-        if (sc.kv_pos.empty()) {                                           // after the preceding segments' keys of its first row
+        if (sc.kv_pos.empty()) {  // after the preceding segments' keys of its first row
           const std::int64_t row = p.memory[s].qo_indptr[static_cast<std::size_t>(g)];
           for (std::size_t before = 0; before < s; ++before) {
             const auto& bounds = p.memory[before].qo_indptr;
@@ -521,7 +534,8 @@ inline std::vector<ref::RowResult> reference(const Problem& p) {
         }
         for (std::int64_t j = 0; j < len; ++j) {
           const std::int64_t entry = p.memory[s].table_begin[static_cast<std::size_t>(t * p.num_groups(s) + g)] + j / sc.page_size;
-          const std::int64_t pos = sc.page_pos.empty() ? first + j : p.memory[s].page_pos[static_cast<std::size_t>(entry)] + j % sc.page_size;
+          const std::int64_t pos =
+              sc.page_pos.empty() ? first + j : p.memory[s].page_pos[static_cast<std::size_t>(entry)] + j % sc.page_size;
           const std::int64_t rope_pos = sc.kv_rope_pos.empty() ? pos : sc.kv_rope_pos[static_cast<std::size_t>(g)] + pos - first;
           double* k = group.k.data() + j * spec.head_dim_qk;
           double* v = group.v.data() + j * spec.head_dim_vo;
@@ -543,18 +557,28 @@ inline std::vector<ref::RowResult> reference(const Problem& p) {
         for (std::size_t s = 0; s < p.memory.size(); ++s) {
           const auto& bounds = p.memory[s].qo_indptr;
           for (std::size_t g = 0; g + 1 < bounds.size(); ++g) {
-            if (bounds[g] <= token && token < bounds[g + 1]) keys.insert(keys.end(), prepared[s][g].keys.begin(), prepared[s][g].keys.end());
+            if (bounds[g] <= token && token < bounds[g + 1])
+              keys.insert(keys.end(), prepared[s][g].keys.begin(), prepared[s][g].keys.end());
           }
         }
         for (int in_group = 0; in_group < group_heads; ++in_group) {
           const std::int64_t head = h * group_heads + in_group;
-          Site site{.plane = Plane::q, .group = p.c.data_id.empty() ? static_cast<std::int64_t>(r) : p.c.data_id[r], .head = head, .index = i};
+          Site site{
+              .plane = Plane::q, .group = p.c.data_id.empty() ? static_cast<std::int64_t>(r) : p.c.data_id[r], .head = head, .index = i};
           for (site.dim = 0; site.dim < spec.head_dim_qk; ++site.dim) q[static_cast<std::size_t>(site.dim)] = p.value(site);
           const std::int64_t rope_base = p.c.q_rope_pos.empty() ? p.q_pos[r] : p.c.q_rope_pos[r];
-          rows[static_cast<std::size_t>(token * spec.num_qo_heads + head)] =
-              ref::attend(rules, {.q_pos = p.q_pos[r] + i, .q_rope_pos = rope_base + i, .q_idx = i, .q_len = p.c.q_len[r],
-                                  .kv_len = p.kv_len[r], .request = static_cast<std::int64_t>(r), .q_row = token, .q_head = head,
-                                  .kv_head = h, .q = q.data()}, keys);
+          rows[static_cast<std::size_t>(token * spec.num_qo_heads + head)] = ref::attend(rules,
+                                                                                         {.q_pos = p.q_pos[r] + i,
+                                                                                          .q_rope_pos = rope_base + i,
+                                                                                          .q_idx = i,
+                                                                                          .q_len = p.c.q_len[r],
+                                                                                          .kv_len = p.kv_len[r],
+                                                                                          .request = static_cast<std::int64_t>(r),
+                                                                                          .q_row = token,
+                                                                                          .q_head = head,
+                                                                                          .kv_head = h,
+                                                                                          .q = q.data()},
+                                                                                         keys);
         }
       }
     }
@@ -565,7 +589,8 @@ inline std::vector<ref::RowResult> reference(const Problem& p) {
 /// Output memory with gaps between rows and margins at both ends, all bytes 0xff at first.
 class Outputs {
  public:
-  explicit Outputs(const Problem& p) : tokens_(p.num_tokens()), heads_(p.spec.num_qo_heads), dim_(p.spec.head_dim_vo), dtype_(p.spec.o_dtype) {
+  explicit Outputs(const Problem& p)
+      : tokens_(p.num_tokens()), heads_(p.spec.num_qo_heads), dim_(p.spec.head_dim_vo), dtype_(p.spec.o_dtype) {
     const std::int64_t item = bits(dtype_) / 8;
     row_ = heads_ * dim_ + 5;
     o_bytes_.assign(static_cast<std::size_t>((tokens_ * row_ + 2 * kMargin) * item), std::byte{0xff});
@@ -601,7 +626,9 @@ class Outputs {
     return out;
   }
   /// No byte outside the tensors has changed.
-  bool canaries_intact() const { return intact(o_bytes_, bits(dtype_) / 8, row_, heads_ * dim_) && intact(lse_bytes_, 4, heads_ + 3, heads_); }
+  bool canaries_intact() const {
+    return intact(o_bytes_, bits(dtype_) / 8, row_, heads_ * dim_) && intact(lse_bytes_, 4, heads_ + 3, heads_);
+  }
   /// No byte at all has changed.
   bool untouched() const {
     const auto is_ff = [](std::byte b) { return b == std::byte{0xff}; };
@@ -649,8 +676,8 @@ struct Setup {
 };
 
 inline AttentionArgs make_args(const Problem& p, Outputs& out, std::span<std::byte> workspace) {
-  return AttentionArgs{.q = p.q, .q_rope = p.q_rope, .segments = p.segment_data, .params = p.run_params, .o = out.o, .lse = out.lse,
-                       .workspace = workspace};
+  return AttentionArgs{
+      .q = p.q, .q_rope = p.q_rope, .segments = p.segment_data, .params = p.run_params, .o = out.o, .lse = out.lse, .workspace = workspace};
 }
 
 /// Schedule, plan and run once, with exactly the workspace that the plan asks for.

@@ -44,9 +44,16 @@ void choose_types(Bytes& b, AttentionSpec& spec) {
 void choose_variant(Bytes& b, AttentionCase& c) {
   Variant& v = c.spec.variant;
   const std::int64_t n = 1 + b.below(20);
-  const std::array masks{Expr(), variants::causal(), variants::sliding_window(n), variants::window(n, b.below(6)), variants::chunked_local(n),
-                         variants::causal() & (variants::first_tokens(b.below(4)) | variants::window(n)), (kv_pos() + q_head()) % 3 != 0,
-                         variants::document(ParamTime::plan), variants::document(ParamTime::run), q_pos() * 2 < kv_pos() * n,
+  const std::array masks{Expr(),
+                         variants::causal(),
+                         variants::sliding_window(n),
+                         variants::window(n, b.below(6)),
+                         variants::chunked_local(n),
+                         variants::causal() & (variants::first_tokens(b.below(4)) | variants::window(n)),
+                         (kv_pos() + q_head()) % 3 != 0,
+                         variants::document(ParamTime::plan),
+                         variants::document(ParamTime::run),
+                         q_pos() * 2 < kv_pos() * n,
                          (kv_pos() / n == q_pos() / n) | (abs(q_idx() - request()) < kv_pos() % 5)};
   v.mask = masks[static_cast<std::size_t>(b.below(static_cast<std::int64_t>(masks.size())))];
   std::vector<std::int32_t> ids;
@@ -62,8 +69,13 @@ void choose_variant(Bytes& b, AttentionCase& c) {
     v.sink = variants::sinks();
     c.params.push_back({"sinks", ParamTime::run, std::vector<float>(static_cast<std::size_t>(c.spec.num_qo_heads), 0.25F)});
   }
-  if ((hooks & 4) && c.spec.head_dim_qk >= 2) v.rope = Rope{.theta = 10000, .scale = 1, .rotary_dim = c.spec.head_dim_qk / 2 * 2, .rotary_begin = 0,
-                                                           .interleave = (hooks & 8) != 0, .llama31 = {}};
+  if ((hooks & 4) && c.spec.head_dim_qk >= 2)
+    v.rope = Rope{.theta = 10000,
+                  .scale = 1,
+                  .rotary_dim = c.spec.head_dim_qk / 2 * 2,
+                  .rotary_begin = 0,
+                  .interleave = (hooks & 8) != 0,
+                  .llama31 = {}};
   if (hooks & 16) v.value = x() * 0.5 + Expr(0.125) * kv_head();
   c.spec.lse = std::array{LseKind::natural, LseKind::none, LseKind::base2}[static_cast<std::size_t>(b.below(3))];
   if (hooks & 32) c.spec.batch_invariant = true;
@@ -120,7 +132,8 @@ AttentionCase choose_case(Bytes& b) {
 void damage(Bytes& b, Problem& p) {
   constexpr std::array<std::int64_t, 10> kValues{0, 1, -1, 2, 7, 63, INT32_MAX, INT64_MAX, INT64_MIN, 1000};
   const auto hit = [&](std::vector<std::int64_t>& a) {
-    if (!a.empty()) a[static_cast<std::size_t>(b.below(static_cast<std::int64_t>(a.size())))] = kValues[static_cast<std::size_t>(b.below(10))];
+    if (!a.empty())
+      a[static_cast<std::size_t>(b.below(static_cast<std::int64_t>(a.size())))] = kValues[static_cast<std::size_t>(b.below(10))];
   };
   while (!b.empty()) {
     const auto s = static_cast<std::size_t>(b.below(static_cast<std::int64_t>(p.memory.size())));
@@ -156,7 +169,8 @@ void compare(const Problem& p, const Outputs& out) {
       const ref::Tolerance tol = ref::tolerance(p.spec.o_dtype, p.spec.head_dim_qk, row.num_visible);
       for (std::int64_t d = 0; d < p.spec.head_dim_vo; ++d) {
         const double error = std::fabs(out.o_at(t, h, d) - row.o[static_cast<std::size_t>(d)]);
-        if (!(error <= ref::o_tolerance(tol, row, static_cast<std::size_t>(d)))) broken(fmt::format("o[{}, {}, {}] is off by {}", t, h, d, error));
+        if (!(error <= ref::o_tolerance(tol, row, static_cast<std::size_t>(d))))
+          broken(fmt::format("o[{}, {}, {}] is off by {}", t, h, d, error));
       }
       if (p.spec.lse == LseKind::none) continue;
       const double unit = p.spec.lse == LseKind::base2 ? 1 / std::log(2.0) : 1;
@@ -178,7 +192,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Bytes b(data, size);
   const bool damaged = b.take() % 2 == 1;
   static const std::vector<CpuTarget> kTargets = available_cpu_targets();
-  const Context context({.device = {}, .num_workers = 1, .target = kTargets[static_cast<std::size_t>(b.take()) % kTargets.size()], .log = {}});
+  const Context context(
+      {.device = {}, .num_workers = 1, .target = kTargets[static_cast<std::size_t>(b.take()) % kTargets.size()], .log = {}});
   const int units = static_cast<int>(1 + b.below(5));
   Problem p(choose_case(b));
   Outputs out(p);
@@ -196,7 +211,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (e.code() == Code::internal) broken(e.what());
     if (!out.untouched()) broken(std::string("outputs written before: ") + e.what());
     // An undamaged batch may only be refused for a stated limit of what is supported.
-    if (!damaged && e.code() != Code::unsupported && !p.c.spec.batch_invariant) broken(std::string("a good batch was refused: ") + e.what());
+    if (!damaged && e.code() != Code::unsupported && !p.c.spec.batch_invariant)
+      broken(std::string("a good batch was refused: ") + e.what());
     return 0;
   }
   if (!out.canaries_intact()) broken("memory outside the outputs was written");

@@ -80,7 +80,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   try {
     walk(*original.schedule, girih::attention::read_blob(*original.schedule, {blob, n}));
-  } catch (const girih::Error&) {
-  }
+  } catch (const girih::Error&) {}
   return 0;
 }

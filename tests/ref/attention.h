@@ -21,14 +21,14 @@ namespace girih::ref {
 /// One key that a row may see: its positions and its prepared vectors (see prepare_key).
 struct Key {
   std::int64_t pos = 0;
-  bool masked = true;            // false: visible whatever the mask says
-  const double* k = nullptr;     // [head_dim_qk]
-  const double* v = nullptr;     // [head_dim_vo]
+  bool masked = true;         // false: visible whatever the mask says
+  const double* k = nullptr;  // [head_dim_qk]
+  const double* v = nullptr;  // [head_dim_vo]
 };
 
 struct Row {
   std::int64_t q_pos = 0, q_rope_pos = 0, q_idx = 0, q_len = 0, kv_len = 0, request = 0, q_row = 0, q_head = 0, kv_head = 0;
-  const double* q = nullptr;     // [head_dim_qk]
+  const double* q = nullptr;  // [head_dim_qk]
 };
 
 struct Rules {
@@ -44,9 +44,9 @@ struct Rules {
 
 struct RowResult {
   std::vector<double> o;
-  std::vector<double> o_bound;   // A_d
+  std::vector<double> o_bound;  // A_d
   double lse = -std::numeric_limits<double>::infinity();
-  double score_bound = 0;        // S
+  double score_bound = 0;  // S
   std::int64_t num_visible = 0;
 };
 
@@ -76,7 +76,7 @@ inline void rotate(const Rope& rope, int head_dim, std::int64_t pos, double* x) 
 
 /// Maps each element of a head vector through `hook` (absent: nothing happens).
 inline void transform(const Expr& hook, Evaluator& evaluator, Vars vars, int n, double* x) {
-  if (hook.node() == nullptr) return;   // `!hook` would build an expression
+  if (hook.node() == nullptr) return;  // `!hook` would build an expression
   double sum = 0;
   for (int d = 0; d < n; ++d) sum += x[d] * x[d];
   vars.f(variant::Var::mean_square) = sum / n;
@@ -137,8 +137,10 @@ inline RowResult attend(const Rules& rules, const Row& row, std::span<const Key>
     double logit = dot * rules.sm_scale;
     vars.f(variant::Var::score) = logit;
     evaluator.reset();
-    if (rules.logits) logit = rules.logits(logit, vars);
-    else if (variant.logits) logit = evaluator.number(variant.logits, vars);
+    if (rules.logits)
+      logit = rules.logits(logit, vars);
+    else if (variant.logits)
+      logit = evaluator.number(variant.logits, vars);
     logits.push_back(logit);
     values.push_back(key.v);
     result.score_bound = std::max({result.score_bound, dot_bound * rules.sm_scale, std::fabs(logit), evaluator.magnitude()});
@@ -156,8 +158,10 @@ inline RowResult attend(const Rules& rules, const Row& row, std::span<const Key>
       logit = std::isinf(top) ? 0 : std::exp(logit - top);
       denominator += logit;
     }
-    if (denominator > 0) result.lse = top + std::log(denominator);
-    else denominator = 1;
+    if (denominator > 0)
+      result.lse = top + std::log(denominator);
+    else
+      denominator = 1;
   }
   result.o.assign(dims, 0);
   result.o_bound.assign(dims, 0);
@@ -176,9 +180,9 @@ inline RowResult attend(const Rules& rules, const Row& row, std::span<const Key>
 }
 
 struct Tolerance {
-  double o_relative = 0;         // of |ref|
-  double o_tiny = 0;             // absolute: the subnormal step of the type
-  double growth = 0;             // C * eps32
+  double o_relative = 0;  // of |ref|
+  double o_tiny = 0;      // absolute: the subnormal step of the type
+  double growth = 0;      // C * eps32
 };
 
 inline Tolerance tolerance(DType o_dtype, int head_dim_qk, std::int64_t num_visible) {

@@ -90,7 +90,7 @@ inline std::uint32_t encode(DType t, double x) {
     return (((1U << f.exponent_bits) - 1) << f.mantissa_bits) | (1U << (f.mantissa_bits - 1));
   }
   const double a = std::fabs(x);
-  std::uint32_t top = (1U << magnitude_bits) - 1;                       // the code of the largest finite value
+  std::uint32_t top = (1U << magnitude_bits) - 1;  // the code of the largest finite value
   if (f.special == Special::ieee) top = (((1U << f.exponent_bits) - 1) << f.mantissa_bits) - 1;
   if (f.special == Special::one_nan) top -= 1;
   if (a >= decode(f, top)) {
@@ -98,7 +98,7 @@ inline std::uint32_t encode(DType t, double x) {
     const bool to_infinity = (t == DType::f16 || t == DType::bf16) && a >= decode(f, top) + half_step;
     return sign | (top + (to_infinity ? 1 : 0));
   }
-  std::uint32_t low = 0;                                                 // decode(low) <= a < decode(high)
+  std::uint32_t low = 0;  // decode(low) <= a < decode(high)
   std::uint32_t high = top;
   while (high - low > 1) {
     const std::uint32_t middle = (low + high) / 2;
@@ -120,7 +120,7 @@ inline void store_code(std::byte* row, DType t, std::int64_t i, std::int64_t byt
     b = static_cast<std::uint8_t>((i % 2) ? (b & 0x0fU) | (code << 4) : (b & 0xf0U) | (code & 0x0fU));
     return;
   }
-  std::memcpy(row + i * byte_stride, &code, static_cast<std::size_t>(bits(t) / 8));   // little-endian
+  std::memcpy(row + i * byte_stride, &code, static_cast<std::size_t>(bits(t) / 8));  // little-endian
 }
 
 inline std::uint32_t load_code(const std::byte* row, DType t, std::int64_t i, std::int64_t byte_stride) {
