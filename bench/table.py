@@ -53,7 +53,8 @@ def attention_table(rows):
              "|---|--:|--:|--:|--:|--:|" + ("---|" if has_peers else "")]
     for row in rows:
         line = (f"| {row['case']} | {seconds_text(row['seconds'])} | {rate_text(row['bytes'], row['seconds'])} | "
-                f"{rate_text(row['flops'], row['seconds'])} | {100 * row['roofline_fraction']:.0f} % | {seconds_text(row['plan_seconds'])} |")
+                f"{rate_text(row['flops'], row['seconds'])} | {100 * row['roofline_fraction']:.0f} % | "
+                f"{seconds_text(row['plan_seconds'])} |")
         lines.append(line + (f" {peers_text(row)} |" if has_peers else ""))
     return lines
 
@@ -68,7 +69,8 @@ def plan_table(rows):
 
 
 def make_table(machine, commits, rows):
-    lines = [f"{machine['cpu']}, {machine['workers']} workers, target {machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}."]
+    lines = [f"{machine['cpu']}, {machine['workers']} workers, target {machine['target']}, {machine['date'][:10]}, "
+             f"commit {', '.join(commits)}."]
     if machine.get("read_bytes_per_second"):
         lines[0] += (f" Ceilings: memory {machine['read_bytes_per_second'] / 1e9:.0f} GB/s, f32 {machine['f32_flops'] / 1e9:.0f} GFLOP/s, "
                      f"bf16 dot {machine['bf16_flops'] / 1e9:.0f} GFLOP/s.")

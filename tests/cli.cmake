@@ -64,7 +64,8 @@ expect_one_line("casual")
 girih(2 plan --kv-lens 12 --qo-heads 3 --kv-heads 2)
 expect_one_line("num_qo_heads")
 
-file(WRITE ${WORK}/good.json "{\"spec\": {\"num_qo_heads\": 4}, \"mask\": \"causal\", \"batch\": {\"qo_lens\": [1, 9], \"kv_lens\": [70, 9]}}")
+file(WRITE ${WORK}/good.json
+  "{\"spec\": {\"num_qo_heads\": 4}, \"mask\": \"causal\", \"batch\": {\"qo_lens\": [1, 9], \"kv_lens\": [70, 9]}}")
 girih(0 plan good.json)
 girih(2 plan good.json --mask causal)
 file(WRITE ${WORK}/bad.json "{\"batch\": {\"qo_lens\": [1],\n \"kv_lens\": [}}")

@@ -14,7 +14,8 @@ namespace {
 constexpr const char* kStyle = R"(
 :root { --c1: #2563a8; --c2: #d97a1e; --c3: #3f8f5f; --ink: #1c2430; --soft: #5b6675; --line: #dfe4ea; --page: #f6f7f9; }
 * { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink); font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+body { margin: 0; background: var(--page); color: var(--ink);
+       font: 15px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
 main { max-width: 1240px; margin: 0 auto; padding: 32px 24px 48px; }
 h1 { font-size: 25px; margin: 0 0 4px; letter-spacing: -0.01em; }
 h2 { font-size: 15px; margin: 0 0 2px; }

@@ -17,7 +17,6 @@ class Bytes {
     if (at_ >= size_) return 0;
     return data_[at_++];
   }
-  bool empty() const { return at_ >= size_; }
 
  private:
   const std::uint8_t* data_;
@@ -128,14 +127,14 @@ AttentionCase choose_case(Bytes& b) {
   return c;
 }
 
-/// Overwrites some entries of the index arrays, in place: the batch refers to them.
+/// Overwrites one to four entries of the index arrays, in place: the batch refers to them.
 void damage(Bytes& b, Problem& p) {
   constexpr std::array<std::int64_t, 10> kValues{0, 1, -1, 2, 7, 63, INT32_MAX, INT64_MAX, INT64_MIN, 1000};
   const auto hit = [&](std::vector<std::int64_t>& a) {
     if (!a.empty())
       a[static_cast<std::size_t>(b.below(static_cast<std::int64_t>(a.size())))] = kValues[static_cast<std::size_t>(b.below(10))];
   };
-  while (!b.empty()) {
+  for (std::int64_t left = 1 + b.below(4); left > 0; --left) {
     const auto s = static_cast<std::size_t>(b.below(static_cast<std::int64_t>(p.memory.size())));
     SegmentMemory& m = p.memory[s];
     switch (b.below(9)) {
