@@ -115,6 +115,31 @@ TEST(Regression, A16_NanInAMaskedKey) {
   check(dirty);
 }
 
+TEST(Attention, ANanKeyReachesTheRowsThatSeeItAndNoOther) {
+  const AttentionCase clean = simple(typed(make_spec(4, 2, 64), DType::f32), {1, 20}, {30, 20});
+  AttentionCase dirty = clean;
+  dirty.edit = [](const Site& s, double drawn) {
+    return s.plane == Plane::k && s.index == 7 ? std::numeric_limits<double>::quiet_NaN() : drawn;
+  };
+  const Problem before(clean);
+  const Problem after(dirty);
+  for (CpuTarget target : available_cpu_targets()) {
+    const Outputs a = execute(before, context_for(target, 1));
+    const Outputs b = execute(after, context_for(target, 1));
+    for (std::int64_t t = 0; t < before.num_tokens(); ++t) {
+      const bool seen = t == 0 || t - 1 >= 7;  // causal: the second request's row i sees keys 0..i
+      if (!seen) {
+        EXPECT_EQ(a.row_bits(t), b.row_bits(t)) << "row " << t << ", " << girih::name(target);
+        continue;
+      }
+      for (std::int64_t h = 0; h < 4; ++h) {
+        EXPECT_TRUE(std::isnan(b.lse_at(t, h))) << "row " << t << ", " << girih::name(target);
+        for (std::int64_t d = 0; d < 64; ++d) EXPECT_TRUE(std::isnan(b.o_at(t, h, d))) << "row " << t << ", " << girih::name(target);
+      }
+    }
+  }
+}
+
 TEST(Regression, A17_MlaWithNanInTheLastPagesUnusedSlots) {
   AttentionCase c = simple(make_spec(16, 1, 576, 512), {1, 1}, {12, 13}, Layout::nhd, 4);
   c.spec.v_is_k = true;

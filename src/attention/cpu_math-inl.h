@@ -79,7 +79,11 @@ using LoadE5m2 = LoadFp8<2, 15, 0x7c, 0x7c>;
 HWY_INLINE VF exp2(VF x) {
   const VF low = hn::Set(df, -127.0F);
   x = hn::IfThenElse(hn::Lt(x, low), low, x);
-  const VF n = hn::Round(x);
+  // Adding 1.5 x 2^23 rounds to a whole number, which then stands in the low bits. NaN is never converted to an integer: that is undefined
+  // in plain C++ (EMU128).
+  const VF magic = hn::Set(df, 0x1.8p23F);
+  const VF shifted = hn::Add(x, magic);
+  const VF n = hn::Sub(shifted, magic);
   const VF f = hn::Sub(x, n);
   VF p = hn::Set(df, 1.540353039338161e-4F);  // ln2^k / k!, k = 6 .. 0
   p = hn::MulAdd(p, f, hn::Set(df, 1.333355814642844e-3F));
@@ -88,7 +92,7 @@ HWY_INLINE VF exp2(VF x) {
   p = hn::MulAdd(p, f, hn::Set(df, 2.402265069591007e-1F));
   p = hn::MulAdd(p, f, hn::Set(df, 6.931471805599453e-1F));
   p = hn::MulAdd(p, f, hn::Set(df, 1.0F));
-  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)));
+  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127)));
   return hn::Mul(p, hn::BitCast(df, exponent));
 }
 
