@@ -169,7 +169,7 @@ HWY_INLINE void describe_rows(Tile& t, std::int32_t row_begin, int count, int kv
 // ------------------------------------------------------------------------------------------------------------------ planes
 
 HWY_INLINE float read_f32(const void* data, std::int64_t byte_offset) {
-  float value;
+  float value = 0;
   std::memcpy(&value, static_cast<const std::byte*>(data) + byte_offset, sizeof(value));
   return value;
 }
@@ -284,7 +284,7 @@ HWY_INLINE void bind_sources(Tile& t, bool small) {
 /// Fills `b` with keys [begin, begin + n) of the tile's list.
 HWY_INLINE void locate_keys(const Tile& t, std::int64_t begin, int n, KeyBlock& b) {
   const abi::KvRow& row = *t.kv_row;
-  const KvPlane& k = *t.k_source.plane;
+  const KvPlane& k = *t.k_source.plane;  // NOLINT(clang-analyzer-core.NullDereference): begin_tile() has bound both sources
   const KvPlane& v = *t.v_source.plane;
   const bool endless = t.segment->page_size == kEndlessPage;
   const bool has_page_pos = !endless && t.segment->has_page_pos != 0;
