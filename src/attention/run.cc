@@ -166,10 +166,9 @@ CpuRun resolve(const ScheduleState& s, const PlanState& plan, const AttentionArg
 }  // namespace attention
 
 void run(const Context& context, const Schedule& schedule, const Plan& plan, const AttentionArgs& args) {
-  using namespace attention;
-  if (context.device().kind != DeviceKind::cpu) fail(Code::unsupported, kOp, "context.device=cuda; the schedule is for the CPU");
-  const CpuRun resolved = resolve(schedule.state(), plan.state(), args);
-  if (resolved.plan->header->num_tokens > 0) run_cpu(context, resolved);
+  if (context.device().kind != DeviceKind::cpu) fail(Code::unsupported, attention::kOp, "context.device=cuda; the schedule is for the CPU");
+  const attention::CpuRun resolved = attention::resolve(schedule.state(), plan.state(), args);
+  if (resolved.plan->header->num_tokens > 0) attention::run_cpu(context, resolved);
 }
 
 void single_attention(const Context& context, AttentionSpec spec, const TensorView& q, const TensorView& k, const TensorView& v,
