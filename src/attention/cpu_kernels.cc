@@ -155,7 +155,7 @@ namespace girih::attention {
 const CpuKernels* cpu_kernels(CpuTarget target) {
 #if GIRIH_HAVE_AVX3
   static constexpr CpuKernels kAvx3 = {N_AVX3::run_unit, N_AVX3::run_merges};
-  if (target == CpuTarget::avx3) return &kAvx3;
+  if (target == CpuTarget::avx3 || target == CpuTarget::avx3_bf16) return &kAvx3;
 #endif
 #if GIRIH_HAVE_AVX2
   static constexpr CpuKernels kAvx2 = {N_AVX2::run_unit, N_AVX2::run_merges};

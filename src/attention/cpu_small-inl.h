@@ -9,6 +9,7 @@
 #endif
 
 #include "attention/cpu_state-inl.h"
+#include "base/math.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace girih::attention {
@@ -155,15 +156,10 @@ HWY_INLINE void small_plain_row(float* s, int n, const std::uint8_t* visible) {
   }
 }
 
-/// The current block of keys into the state (m, l, o).
-void small_block(Tile& t, bool masked, float* m, float* l, float* o) {
-  const ScheduleState& s = *t.schedule;
-  const variant::Program& program = s.program;
-  const int lds = t.shape.kv_block;
-  const KeyBlock& keys = t.keys;
-  const int n = keys.n;
+/// Scores of the current block, f32 products.
+void small_products_k(Tile& t) {
   if (!t.k_source.direct) stage_k(t);
-  for (int i = n; i % 4 != 0; ++i) keys.k_at[i] = keys.k_at[n - 1];
+  for (int i = t.keys.n; i % 4 != 0; ++i) t.keys.k_at[i] = t.keys.k_at[t.keys.n - 1];
   switch (t.k_source.direct ? t.k_source.plane->dtype : DType::f32) {
     case DType::f32: small_scores<LoadF32>(t, t.k_source.direct ? t.shape.dqk : t.shape.ldk); break;
     case DType::f16: small_scores<LoadF16>(t, t.shape.dqk); break;
@@ -172,29 +168,12 @@ void small_block(Tile& t, bool masked, float* m, float* l, float* o) {
     case DType::e5m2: small_scores<LoadE5m2>(t, t.shape.dqk); break;
     default: small_scores<LoadI8>(t, t.shape.dqk); break;
   }
-  const bool scale_keys = t.k_source.direct && s.spec.k_scale == ScaleGranularity::token_head;
-  const bool scale_values = t.v_source.direct && s.spec.v_scale == ScaleGranularity::token_head;
-  const float units = program.logits.empty() ? 1.0F : kLog2e;
-  for (int r = 0; r < t.num_rows; ++r) {
-    float* row = t.scores + r * lds;
-    if (scale_keys) {
-      for (int i = 0; i < n; ++i) row[i] *= keys.k_scale[i];
-    }
-    if (!program.logits.empty()) hv::evaluate_logits(program, t.run->params, t.rows[r], keys.pos, n, row, t.eval);
-    if (masked) hv::evaluate_mask(program, t.run->params, t.rows[r], keys.pos, n, t.visible, t.eval);
-    const std::uint8_t* visible = masked ? t.visible : nullptr;
-    if (program.softmax) {
-      small_softmax_row(row, n, units, visible, m[r], l[r], t.corr[r]);
-    } else {
-      small_plain_row(row, n, visible);
-      t.corr[r] = 1;
-    }
-    if (scale_values) {
-      for (int i = 0; i < n; ++i) row[i] *= keys.v_scale[i];
-    }
-  }
+}
+
+/// Outputs of the current block from its weights, f32 products.
+void small_products_v(Tile& t, float* o) {
   if (t.v_in_k) {
-    for (int i = 0; i < n; ++i) keys.v_at[i] = keys.k_at[i];
+    for (int i = 0; i < t.keys.n; ++i) t.keys.v_at[i] = t.keys.k_at[i];
   } else if (!t.v_source.direct) {
     stage_v(t);
   }
@@ -208,7 +187,61 @@ void small_block(Tile& t, bool masked, float* m, float* l, float* o) {
   }
 }
 
+/// The current block of keys into the state (m, l, o).
+void small_block(Tile& t, bool masked, float* m, float* l, float* o) {
+  const ScheduleState& s = *t.schedule;
+  const variant::Program& program = s.program;
+  const int lds = t.shape.kv_block;
+  const KeyBlock& keys = t.keys;
+  const int n = keys.n;
+  if (t.bf16) {
+    for (int i = n; i % 4 != 0; ++i) keys.k_at[i] = keys.k_at[n - 1];
+    bf16::small_scores(reinterpret_cast<const std::uint16_t*>(t.q), t.shape.ldk, t.num_rows, keys.k_at, n, t.next.k_at, t.next.n,
+                       t.shape.dqk, t.scores, lds);
+  } else {
+    small_products_k(t);
+  }
+  const bool hooked = !program.logits.empty();
+  const bool scale_keys = !t.k_source.scale_rows && s.spec.k_scale == ScaleGranularity::token_head;
+  const bool scale_values = !t.v_source.scale_rows && s.spec.v_scale == ScaleGranularity::token_head;
+  const float units = hooked ? kLog2e : t.score_factor;
+  for (int r = 0; r < t.num_rows; ++r) {
+    float* row = t.scores + r * lds;
+    if (scale_keys) {
+      for (int i = 0; i < n; ++i) row[i] *= keys.k_scale[i];
+    }
+    if (hooked) {
+      if (t.score_factor != 1.0F) scale_row(t.score_factor, n, row);
+      hv::evaluate_logits(program, t.run->params, t.rows[r], keys.pos, n, row, t.eval);
+    }
+    if (masked) hv::evaluate_mask(program, t.run->params, t.rows[r], keys.pos, n, t.visible, t.eval);
+    const std::uint8_t* visible = masked ? t.visible : nullptr;
+    if (program.softmax) {
+      small_softmax_row(row, n, units, visible, m[r], l[r], t.corr[r]);
+    } else {
+      small_plain_row(row, n, visible);
+      t.corr[r] = 1;
+    }
+    if (scale_values) {
+      for (int i = 0; i < n; ++i) row[i] *= keys.v_scale[i];
+    }
+  }
+  if (t.bf16) {
+    auto* weights = reinterpret_cast<std::uint16_t*>(t.probs);
+    for (int r = 0; r < t.num_rows; ++r) bf16::narrow(t.scores + r * lds, static_cast<int>(round_up(n, 16)), weights + r * lds);
+    if (n % 2 != 0) keys.v_at[n] = keys.v_at[n - 1];
+    bf16::small_outputs(weights, lds, t.num_rows, keys.v_at, n, t.next.v_at, t.next.n, t.shape.dvo, t.corr, o, t.shape.ldv);
+  } else {
+    small_products_v(t, o);
+  }
+}
+
 void small_load_queries(Tile& t) {
+  if (t.bf16) {
+    for (int i = 0; i < t.num_rows; ++i)
+      copy_query_row(t, i, reinterpret_cast<std::uint16_t*>(t.q) + static_cast<std::int64_t>(i) * t.shape.ldk);
+    return;
+  }
   for (int i = 0; i < t.num_rows; ++i) load_query_row(t, i, t.q + static_cast<std::int64_t>(i) * t.shape.ldk);
 }
 
