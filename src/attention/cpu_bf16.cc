@@ -120,22 +120,22 @@ HWY_INLINE void store_four_sums(__m512 a, __m512 b, __m512 c, __m512 d, float* o
   _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)));
 }
 
-HWY_INLINE void prefetch(const std::byte* p, int bytes) {
-  for (int i = 0; i < bytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(p + i), _MM_HINT_T1);
-}
-
 template <int kRows>
-HWY_INLINE void small_score_rows(const std::uint16_t* q, int ldq, const std::byte* const* k_at, int n, const std::byte* const* next_k,
-                                 int num_next, int dim, float* scores, int lds) {
+HWY_INLINE void small_score_rows(const std::uint16_t* q, int ldq, const std::byte* const* k_at, std::int64_t offset, int n, Ahead& ahead,
+                                 int dim, float* scores, int lds) {
   for (int key = 0; key < n; key += 4) {
-    for (int i = key; i < key + 4 && i < num_next; ++i) prefetch(next_k[i], 2 * dim);
+    for (int i = key; i < key + 4 && i < n; ++i) ahead.step(2 * dim);
+    const std::byte* k0 = k_at[key] + offset;
+    const std::byte* k1 = k_at[key + 1] + offset;
+    const std::byte* k2 = k_at[key + 2] + offset;
+    const std::byte* k3 = k_at[key + 3] + offset;
     __m512 sum[kRows][4];
     for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm512_setzero_ps();
     for (int d = 0; d < dim; d += 32) {
-      const __m512i a0 = load(k_at[key] + 2 * d);
-      const __m512i a1 = load(k_at[key + 1] + 2 * d);
-      const __m512i a2 = load(k_at[key + 2] + 2 * d);
-      const __m512i a3 = load(k_at[key + 3] + 2 * d);
+      const __m512i a0 = load(k0 + 2 * d);
+      const __m512i a1 = load(k1 + 2 * d);
+      const __m512i a2 = load(k2 + 2 * d);
+      const __m512i a3 = load(k3 + 2 * d);
       for (int r = 0; r < kRows; ++r) {
         const __m512i b = load(q + static_cast<std::int64_t>(r) * ldq + d);
         sum[r][0] = dot(sum[r][0], a0, b);
@@ -152,8 +152,8 @@ HWY_INLINE void small_score_rows(const std::uint16_t* q, int ldq, const std::byt
 
 /// kChunks x 32 columns of kRows rows.
 template <int kRows, int kChunks>
-HWY_INLINE void small_output_columns(const std::uint16_t* p, int ldp, const std::byte* const* v_at, int n, const std::byte* const* next_v,
-                                     int num_next, int begin, const float* corr, float* o, int ldv) {
+HWY_INLINE void small_output_columns(const std::uint16_t* p, int ldp, const std::byte* const* v_at, std::int64_t offset, int n,
+                                     Ahead& ahead, int begin, const float* corr, float* o, int ldv) {
   __m512 sum[kRows][2 * kChunks];
   for (int r = 0; r < kRows; ++r) {
     const __m512 c = _mm512_set1_ps(corr[r]);
@@ -162,11 +162,13 @@ HWY_INLINE void small_output_columns(const std::uint16_t* p, int ldp, const std:
     }
   }
   for (int key = 0; key < n; key += 2) {
-    if (key < num_next) prefetch(next_v[key] + 2 * begin, 64 * kChunks);
-    if (key + 1 < num_next) prefetch(next_v[key + 1] + 2 * begin, 64 * kChunks);
+    ahead.step(64 * kChunks);
+    if (key + 1 < n) ahead.step(64 * kChunks);
+    const std::byte* v0 = v_at[key] + offset + 2 * begin;
+    const std::byte* v1 = v_at[key + 1] + offset + 2 * begin;
     __m512i b[2 * kChunks];
     for (int j = 0; j < kChunks; ++j) {
-      interleave(load(v_at[key] + 2 * begin + 64 * j), load(v_at[key + 1] + 2 * begin + 64 * j), b[2 * j], b[2 * j + 1]);
+      interleave(load(v0 + 64 * j), load(v1 + 64 * j), b[2 * j], b[2 * j + 1]);
     }
     for (int r = 0; r < kRows; ++r) {
       const __m512i w = broadcast_pair(p + static_cast<std::int64_t>(r) * ldp + key);
@@ -179,14 +181,14 @@ HWY_INLINE void small_output_columns(const std::uint16_t* p, int ldp, const std:
 }
 
 template <int kRows>
-HWY_INLINE void small_output_rows(const std::uint16_t* p, int ldp, const std::byte* const* v_at, int n, const std::byte* const* next_v,
-                                  int num_next, int dim, const float* corr, float* o, int ldv) {
+HWY_INLINE void small_output_rows(const std::uint16_t* p, int ldp, const std::byte* const* v_at, std::int64_t offset, int n, Ahead& ahead,
+                                  int dim, const float* corr, float* o, int ldv) {
   constexpr int kChunks = kRows == 1 ? 4 : 2;  // 8 independent sums at least, 16 at most
   int d = 0;
   for (; d + 32 * kChunks <= dim; d += 32 * kChunks) {
-    small_output_columns<kRows, kChunks>(p, ldp, v_at, n, next_v, num_next, d, corr, o, ldv);
+    small_output_columns<kRows, kChunks>(p, ldp, v_at, offset, n, ahead, d, corr, o, ldv);
   }
-  for (; d < dim; d += 32) small_output_columns<kRows, 1>(p, ldp, v_at, n, next_v, num_next, d, corr, o, ldv);
+  for (; d < dim; d += 32) small_output_columns<kRows, 1>(p, ldp, v_at, offset, n, ahead, d, corr, o, ldv);
 }
 
 }  // namespace
@@ -244,39 +246,41 @@ void pack_values(const std::byte* const* v_at, int n, int dim, int ldv, std::uin
   }
 }
 
-void small_scores(const std::uint16_t* q, int ldq, int rows, const std::byte* const* k_at, int n, const std::byte* const* next_k,
-                  int num_next, int dim, float* scores, int lds) {
+void small_scores(const std::uint16_t* q, int ldq, int rows, const std::byte* const* k_at, std::int64_t offset, int n, Ahead& ahead,
+                  int dim, float* scores, int lds) {
+  Ahead none;
   for (int r = 0; r < rows;) {
-    const int ahead = r == 0 ? num_next : 0;
+    Ahead& now = r == 0 ? ahead : none;
     const std::uint16_t* row = q + static_cast<std::int64_t>(r) * ldq;
     float* out = scores + static_cast<std::int64_t>(r) * lds;
     if (rows - r >= 4) {
-      small_score_rows<4>(row, ldq, k_at, n, next_k, ahead, dim, out, lds);
+      small_score_rows<4>(row, ldq, k_at, offset, n, now, dim, out, lds);
       r += 4;
     } else if (rows - r >= 2) {
-      small_score_rows<2>(row, ldq, k_at, n, next_k, ahead, dim, out, lds);
+      small_score_rows<2>(row, ldq, k_at, offset, n, now, dim, out, lds);
       r += 2;
     } else {
-      small_score_rows<1>(row, ldq, k_at, n, next_k, ahead, dim, out, lds);
+      small_score_rows<1>(row, ldq, k_at, offset, n, now, dim, out, lds);
       r += 1;
     }
   }
 }
 
-void small_outputs(const std::uint16_t* p, int ldp, int rows, const std::byte* const* v_at, int n, const std::byte* const* next_v,
-                   int num_next, int dim, const float* corr, float* o, int ldv) {
+void small_outputs(const std::uint16_t* p, int ldp, int rows, const std::byte* const* v_at, std::int64_t offset, int n, Ahead& ahead,
+                   int dim, const float* corr, float* o, int ldv) {
+  Ahead none;
   for (int r = 0; r < rows;) {
-    const int ahead = r == 0 ? num_next : 0;
+    Ahead& now = r == 0 ? ahead : none;
     const std::uint16_t* row = p + static_cast<std::int64_t>(r) * ldp;
     float* out = o + static_cast<std::int64_t>(r) * ldv;
     if (rows - r >= 4) {
-      small_output_rows<4>(row, ldp, v_at, n, next_v, ahead, dim, corr + r, out, ldv);
+      small_output_rows<4>(row, ldp, v_at, offset, n, now, dim, corr + r, out, ldv);
       r += 4;
     } else if (rows - r >= 2) {
-      small_output_rows<2>(row, ldp, v_at, n, next_v, ahead, dim, corr + r, out, ldv);
+      small_output_rows<2>(row, ldp, v_at, offset, n, now, dim, corr + r, out, ldv);
       r += 2;
     } else {
-      small_output_rows<1>(row, ldp, v_at, n, next_v, ahead, dim, corr + r, out, ldv);
+      small_output_rows<1>(row, ldp, v_at, offset, n, now, dim, corr + r, out, ldv);
       r += 1;
     }
   }
@@ -296,11 +300,8 @@ void pack_weights(const float*, int, int, std::uint32_t*) { absent(); }
 void pack_values(const std::byte* const*, int, int, int, std::uint32_t*) { absent(); }
 void large_outputs(const std::uint32_t*, int, const std::uint32_t*, int, int, int, const float*, float*) { absent(); }
 void narrow(const float*, int, std::uint16_t*) { absent(); }
-void small_scores(const std::uint16_t*, int, int, const std::byte* const*, int, const std::byte* const*, int, int, float*, int) {
-  absent();
-}
-void small_outputs(const std::uint16_t*, int, int, const std::byte* const*, int, const std::byte* const*, int, int, const float*, float*,
-                   int) {
+void small_scores(const std::uint16_t*, int, int, const std::byte* const*, std::int64_t, int, Ahead&, int, float*, int) { absent(); }
+void small_outputs(const std::uint16_t*, int, int, const std::byte* const*, std::int64_t, int, Ahead&, int, const float*, float*, int) {
   absent();
 }
 

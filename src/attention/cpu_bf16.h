@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "attention/prefetch.h"
+
 namespace girih::attention::bf16 {
 
 /// scores[key][0..ldr) = K[key] . Q for `n` keys. k_at: rows of 2 * depth bf16, any alignment. q: pairs [depth, ldr], ldr % 16 == 0.
@@ -23,13 +25,14 @@ void large_outputs(const std::uint32_t* p, int ldr, const std::uint32_t* v, int 
 /// f32 to bf16, nearest even; n % 16 == 0.
 void narrow(const float* from, int n, std::uint16_t* to);
 
-/// scores[r][key] = q[r] . K[key] of `rows` rows for n keys; dim % 32 == 0; q: bf16 [rows, ldq]; k_at: a multiple of 4 entries. Row i of
-/// next_k [num_next] is prefetched as key i is read.
-void small_scores(const std::uint16_t* q, int ldq, int rows, const std::byte* const* k_at, int n, const std::byte* const* next_k,
-                  int num_next, int dim, float* scores, int lds);
+/// scores[r][key] = q[r] . K[key] of `rows` rows for n keys; dim % 32 == 0; q: bf16 [rows, ldq]; K[key] = k_at[key] + offset, k_at: a
+/// multiple of 4 entries. `ahead` steps by a row of dim a key.
+void small_scores(const std::uint16_t* q, int ldq, int rows, const std::byte* const* k_at, std::int64_t offset, int n, Ahead& ahead,
+                  int dim, float* scores, int lds);
 
-/// o[r][0..dim) = o * corr[r] + p[r] V; dim % 32 == 0; p: bf16 [rows, ldp], 0 past n; v_at: an even number of entries.
-void small_outputs(const std::uint16_t* p, int ldp, int rows, const std::byte* const* v_at, int n, const std::byte* const* next_v,
-                   int num_next, int dim, const float* corr, float* o, int ldv);
+/// o[r][0..dim) = o * corr[r] + p[r] V; dim % 32 == 0; p: bf16 [rows, ldp], 0 past n; V[key] = v_at[key] + offset, v_at: an even number
+/// of entries.
+void small_outputs(const std::uint16_t* p, int ldp, int rows, const std::byte* const* v_at, std::int64_t offset, int n, Ahead& ahead,
+                   int dim, const float* corr, float* o, int ldv);
 
 }  // namespace girih::attention::bf16

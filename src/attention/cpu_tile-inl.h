@@ -14,6 +14,7 @@
 #include "attention/cpu.h"
 #include "attention/cpu_bf16.h"
 #include "attention/cpu_math-inl.h"
+#include "attention/prefetch.h"
 #include "base/numeric.h"
 #include "variant/evaluate-inl.h"
 #include "variant/evaluate.h"
@@ -50,6 +51,9 @@ struct KeyBlock {
   float* v_scale = nullptr;
 };
 
+/// Heads of a small tile that are served together: a block's keys of all heads are read while their pages are at hand.
+inline constexpr int kMaxBundle = 32;
+
 struct Tile {
   const CpuRun* run = nullptr;
   const ScheduleState* schedule = nullptr;
@@ -80,9 +84,13 @@ struct Tile {
   float* sin = nullptr;
 
   // Of the current tile.
-  int num_rows = 0;
-  int ldr = 0;  // rows rounded up to 16
-  int kv_head = 0;
+  int num_rows = 0;           // of one head
+  int ldr = 0;                // rows rounded up to 16
+  int kv_head = 0;            // the first, or the one being set up
+  int num_heads = 1;          // small tiles: neighbouring heads served together (rows of head h from h * num_rows)
+  bool heads_adjoin = false;  // their rows lie one after another in memory
+  float head_score_factor[kMaxBundle] = {};
+  float head_value_factor[kMaxBundle] = {};
   const SegmentData* data = nullptr;
   const abi::SegmentInfo* segment = nullptr;
   const abi::KvRow* kv_row = nullptr;
@@ -142,8 +150,8 @@ HWY_INLINE void bind_scratch(const CpuRun& run, std::byte* base, Tile& t) {
 
 // ------------------------------------------------------------------------------------------------------------------ rows
 
-/// Positions, request and head of packed rows [row_begin, row_begin + count) of a KV head.
-HWY_INLINE void describe_rows(Tile& t, std::int32_t row_begin, int count, int kv_head) {
+/// Positions, request and head of packed rows [row_begin, row_begin + count) of a KV head, as the tile's rows from `first` on.
+HWY_INLINE void describe_rows(Tile& t, std::int32_t row_begin, int first, int count, int kv_head) {
   const auto requests = t.run->plan->requests;
   const int group = t.schedule->group;
   std::int64_t token = row_begin / group;
@@ -155,7 +163,7 @@ HWY_INLINE void describe_rows(Tile& t, std::int32_t row_begin, int count, int kv
     const std::int64_t middle = (low + high) / 2;
     (requests[static_cast<std::size_t>(middle)].q_begin <= token ? low : high) = middle;
   }
-  for (int i = 0; i < count; ++i) {
+  for (int i = first; i < first + count; ++i) {
     while (token >= requests[static_cast<std::size_t>(low)].q_begin + requests[static_cast<std::size_t>(low)].q_len) ++low;
     const abi::RequestInfo& r = requests[static_cast<std::size_t>(low)];
     const std::int64_t q_idx = token - r.q_begin;
@@ -257,6 +265,9 @@ HWY_INLINE bool widens_in_place(const KvPlane& p, int dim) {
 HWY_INLINE bool in_place_bf16(const KvPlane& p, int dim, int multiple) {
   return p.dtype == DType::bf16 && (p.dim_byte_stride == 0 || p.dim_byte_stride == 2) && dim % multiple == 0;
 }
+
+/// Whether the rows of neighbouring heads lie one after another (NHD).
+HWY_INLINE bool rows_adjoin(const Source& s) { return s.plane->head_byte_stride == s.dim * bits(s.plane->dtype) / 8; }
 
 /// Decides how the tile's K and V are read, and which scales ride on Q and O instead of on every element.
 HWY_INLINE void bind_sources(Tile& t, bool small) {
