@@ -12,9 +12,8 @@
 #include "tools/replay.h"
 #include "tools/trace_step.h"
 
+namespace girih::tools {
 namespace {
-
-using namespace girih::tools;
 
 constexpr const char* kFooter =
     "Exit codes: 0 ok, 1 a check failed, 2 usage, 3 bad input file, 4 runtime error, 130 interrupted.\n"
@@ -29,11 +28,11 @@ int complain(int exit_code, std::string text) {
   return exit_code;
 }
 
-int exit_code_of(const girih::Error& error) {
+int exit_code_of(const Error& error) {
   switch (error.code()) {
-    case girih::Code::invalid_argument:
-    case girih::Code::unsupported: return kUsage;
-    case girih::Code::io: return kBadInput;
+    case Code::invalid_argument:
+    case Code::unsupported: return kUsage;
+    case Code::io: return kBadInput;
     default: return kRuntimeError;
   }
 }
@@ -41,7 +40,7 @@ int exit_code_of(const girih::Error& error) {
 int run(int argc, char** argv) {
   CLI::App app{"Attention for LLM inference: schedule, plan and run over any KV layout."};
   app.name("girih");
-  app.set_version_flag("--version", std::string("girih ") + girih::kVersion);
+  app.set_version_flag("--version", std::string("girih ") + kVersion);
   app.footer(kFooter);
   app.require_subcommand(1);
   int exit_code = kOk;
@@ -57,12 +56,10 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run_or_complain(int argc, char** argv) {
   try {
     return run(argc, argv);
-  } catch (const girih::Error& error) {
+  } catch (const Error& error) {
     return complain(exit_code_of(error), error.what());
   } catch (const std::bad_alloc&) {
     return complain(kRuntimeError, "out of memory");
@@ -70,3 +67,8 @@ int main(int argc, char** argv) {
     return complain(kRuntimeError, error.what());
   }
 }
+
+}  // namespace
+}  // namespace girih::tools
+
+int main(int argc, char** argv) { return girih::tools::run_or_complain(argc, argv); }

@@ -58,10 +58,10 @@ WorkspaceOffsets lay_out_workspace(const ScheduleState& state, std::int64_t part
   return o;
 }
 
-}  // namespace attention
+namespace {
 
-Schedule schedule(const Context& context, const AttentionSpec& spec, const AttentionLimits& limits, const ScheduleOptions& options) {
-  using namespace attention;
+std::shared_ptr<ScheduleState> make_state(const Context& context, const AttentionSpec& spec, const AttentionLimits& limits,
+                                          const ScheduleOptions& options) {
   auto state = std::make_shared<ScheduleState>();
   state->program = variant::compile(spec.variant);
   state->spec = normalise(spec, state->program, context.device().kind);
@@ -86,7 +86,14 @@ Schedule schedule(const Context& context, const AttentionSpec& spec, const Atten
                    {"part_o", offsets.part_o, offsets.part_ml - offsets.part_o},
                    {"part_ml", offsets.part_ml, offsets.total - offsets.part_ml}};
   state->workspace_bytes = offsets.total;
-  return Schedule(std::move(state));
+  return state;
+}
+
+}  // namespace
+}  // namespace attention
+
+Schedule schedule(const Context& context, const AttentionSpec& spec, const AttentionLimits& limits, const ScheduleOptions& options) {
+  return Schedule(attention::make_state(context, spec, limits, options));
 }
 
 const AttentionSpec& Schedule::spec() const { return state_->spec; }

@@ -1,6 +1,7 @@
 // bind_params(): values by name into the numbered table of a program, checked whole before the table is touched. Called at every plan
 // and run, so it allocates nothing unless it throws.
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -71,7 +72,8 @@ ParamData array_data(const ParamInfo& param, const ParamValue& value, std::strin
   if (size > 0 && array.data == nullptr) {
     fail(girih::Code::invalid_argument, op, "params['{}'].array.data is null with {} elements", param.name, size);
   }
-  if (array.data != nullptr && reinterpret_cast<std::uintptr_t>(array.data) % static_cast<std::uintptr_t>(bits(param.dtype) / 8) != 0) {
+  const auto element = static_cast<std::uintptr_t>(std::max(1, bits(param.dtype) / 8));
+  if (array.data != nullptr && reinterpret_cast<std::uintptr_t>(array.data) % element != 0) {
     fail(girih::Code::invalid_argument, op, "params['{}'].array.data is not aligned to its elements of {}", param.name,
          girih::name(param.dtype));
   }
