@@ -7,7 +7,7 @@
 
 #include "girih/context.h"
 #include "girih/error.h"
-#include "tools/attention_cases.h"
+#include "tools/attention_data.h"
 #include "tools/bench_report.h"
 #include "tools/lengths.h"
 #include "tools/output.h"
@@ -190,14 +190,34 @@ TEST(BenchCases, NamesAreUniqueAndFiltersChoose) {
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   BenchOptions options;
   EXPECT_EQ(choose_cases(options, names), names);
-  options.filter = "decode-mla*";
+  options.filter = "decode-mla*b2-*";
   EXPECT_EQ(choose_cases(options, names), std::vector<std::string>{"decode-mla-bf16-b2-kv2048"});
   options.filter = "nothing";
   EXPECT_NE(refusal([&] { choose_cases(options, names); }).find("decode-mla-bf16-b2-kv2048"), std::string::npos);
 }
 
+TEST(BenchCases, TwinsAreOtherCasesOfTheTable) {
+  const std::vector<std::string> names = attention_case_names();
+  for (const cases::ServingCase& c : cases::serving_cases()) {
+    for (const std::string& twin : c.twins) {
+      EXPECT_NE(twin, c.name);
+      EXPECT_EQ(std::count(names.begin(), names.end(), twin), 1) << c.name << " is compared with " << twin;
+    }
+  }
+}
+
+TEST(BenchCases, DescribesWhatItLists) {
+  const nlohmann::ordered_json described = describe_attention_cases({"prefix4096-gqa-bf16-b16-cascade", "decode-gqa-i8-b2-kv4096"});
+  ASSERT_EQ(described.size(), 2U);
+  EXPECT_EQ(described[0]["case"], "decode-gqa-i8-b2-kv4096");
+  EXPECT_EQ(described[0]["kv_dtype"], "i8");
+  EXPECT_EQ(described[0]["kv_lens"], (nlohmann::ordered_json{4096, 4096}));
+  EXPECT_EQ(described[1]["shared_prefix"], 4096);
+  EXPECT_EQ(described[1]["cascade"], true);
+}
+
 TEST(BenchCases, BytesAndFlops) {
-  AttentionCase c;
+  cases::ServingCase c;
   c.spec.num_qo_heads = 4;
   c.spec.num_kv_heads = 2;
   c.spec.head_dim_qk = 64;

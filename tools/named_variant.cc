@@ -3,6 +3,7 @@
 #include "tools/named_variant.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -15,6 +16,12 @@ void add_plan_array(NamedVariant& named, std::string_view name) {
   ParamValue value{.name = name};
   value.array = TensorView(named.i32.data(), DType::i32, {std::ssize(named.i32)});
   named.plan_params.push_back(value);
+}
+
+void add_run_array(NamedVariant& named, std::string_view name, std::vector<float>& values) {
+  ParamValue value{.name = name};
+  value.array = TensorView(values.data(), DType::f32, {std::ssize(values)});
+  named.run_params.push_back(value);
 }
 
 std::vector<std::int32_t> document_ids(const NamedCall& mask, std::string_view what, std::int64_t positions) {
@@ -93,9 +100,7 @@ void set_logits(NamedVariant& named, const NamedCall& logits, const VariantShape
     logits.check_args(what, {});
     expr = variants::alibi();
     named.f32 = variants::alibi_slopes(shape.num_qo_heads);
-    ParamValue value{.name = "alibi_slopes"};
-    value.array = TensorView(named.f32.data(), DType::f32, {std::ssize(named.f32)});
-    named.run_params.push_back(value);
+    add_run_array(named, "alibi_slopes", named.f32);
   } else if (logits.name == "sigmoid") {
     logits.check_args(what, {"bias"});
     expr = variants::sigmoid_logits(static_cast<float>(logits.number(what, "bias")));
@@ -114,6 +119,13 @@ NamedVariant make_variant(const NamedCall& mask, const NamedCall& logits, const 
   set_logits(named, logits, shape, logits_what);
   named.variant.name = logits.name == "none" ? mask.name : mask.name + "+" + logits.name;
   return named;
+}
+
+void add_sinks(NamedVariant& named, std::vector<float> sinks) {
+  named.sinks = std::move(sinks);
+  named.variant.sink = variants::sinks();
+  named.variant.name += "+sinks";
+  add_run_array(named, "sinks", named.sinks);
 }
 
 double visible_pairs(const NamedCall& mask, std::int64_t qo_len, std::int64_t kv_len) {
