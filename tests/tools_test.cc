@@ -104,6 +104,13 @@ TEST(NamedVariant, VisiblePairsMatchTheDefinition) {
       for (int q = kv_len - qo_len; q < kv_len; ++q) {
         for (int k = 0; k < kv_len; ++k) expected += row.visible(q, k) ? 1 : 0;
       }
+      double keys = 0;
+      for (int k = 0; k < kv_len; ++k) {
+        bool seen = false;
+        for (int q = kv_len - qo_len; q < kv_len; ++q) seen = seen || row.visible(q, k);
+        keys += seen ? 1 : 0;
+      }
+      EXPECT_EQ(visible_keys(parse_call(row.mask, "w"), qo_len, kv_len), keys) << row.mask << " " << qo_len << " " << kv_len;
       EXPECT_EQ(visible_pairs(parse_call(row.mask, "w"), qo_len, kv_len), expected) << row.mask << " " << qo_len << " " << kv_len;
     }
   }
@@ -230,6 +237,9 @@ TEST(BenchCases, BytesAndFlops) {
   EXPECT_EQ(useful_bytes(c), 64 * 2 * 96 * 2 + 2 * 4 * 96 * 2);
   c.spec.v_is_k = true;
   EXPECT_EQ(useful_bytes(c), 64 * 2 * 64 * 2 + 2 * 4 * 96 * 2);
+  c.shared_prefix = 0;
+  c.mask = "sliding_window:size=40";
+  EXPECT_EQ(useful_bytes(c), 72 * 2 * 64 * 2 + 2 * 4 * 96 * 2);
 }
 
 TEST(BenchReport, FormOfTheResultFile) {

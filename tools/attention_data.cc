@@ -40,10 +40,11 @@ double useful_flops(const cases::ServingCase& c) {
 }
 
 double useful_bytes(const cases::ServingCase& c) {
+  const NamedCall mask = parse_call(c.mask, c.name);
   double keys = static_cast<double>(c.shared_prefix);
   double rows = 0;
   for (std::size_t r = 0; r < c.qo_lens.size(); ++r) {
-    keys += static_cast<double>(c.kv_lens[r] - c.shared_prefix);
+    keys += visible_keys(mask, c.qo_lens[r], c.kv_lens[r]) - static_cast<double>(c.shared_prefix);
     rows += static_cast<double>(c.qo_lens[r]);
   }
   const double key_bytes = static_cast<double>(bytes(c.spec.k_dtype, c.spec.head_dim_qk)) +

@@ -14,7 +14,7 @@ namespace girih::tools {
 
 /// Multiply-adds of visible pairs, twice: 2 * (head_dim_qk + head_dim_vo) flops a pair and query head.
 double useful_flops(const cases::ServingCase& c);
-/// Distinct keys and values once, Q and O.
+/// Distinct keys and values that a row sees once, Q and O. A shared prefix is taken to be seen whole.
 double useful_bytes(const cases::ServingCase& c);
 
 /// The case's batch with its variant: one segment over all requests, also where the case is a cascade.

@@ -44,5 +44,7 @@ void add_sinks(NamedVariant& named, std::vector<float> sinks);
 
 /// Keys that the mask lets a request's rows see, summed over its rows (positions bottom-right aligned).
 double visible_pairs(const NamedCall& mask, std::int64_t qo_len, std::int64_t kv_len);
+/// Keys that at least one of its rows sees.
+double visible_keys(const NamedCall& mask, std::int64_t qo_len, std::int64_t kv_len);
 
 }  // namespace girih::tools
