@@ -111,8 +111,8 @@ class AttentionBench {
     BenchRow row{.op = "attention", .name = c.name, .backend = "cpu", .bytes = own.bytes, .flops = own.flops, .extra = {}};
     row.seconds = median(own.seconds);
     row.roofline_fraction = median(own.fractions);
-    std::vector<double> plan_times;
-    for (int i = 0; i < 7; ++i) plan_times.push_back(own.plan());
+    std::vector<double> plan_times(7);
+    for (double& seconds : plan_times) seconds = own.plan();
     row.plan_seconds = median(plan_times);
     row.extra["seconds_low"] = *std::min_element(own.seconds.begin(), own.seconds.end());
     row.extra["repeats"] = own.seconds.size();
