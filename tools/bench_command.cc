@@ -11,7 +11,7 @@ namespace {
 
 CpuTarget target_from_name(const std::string& text) {
   std::string names;
-  for (CpuTarget target : {CpuTarget::best, CpuTarget::scalar, CpuTarget::avx2, CpuTarget::avx3, CpuTarget::neon}) {
+  for (CpuTarget target : kCpuTargets) {
     if (text == name(target)) return target;
     names += (names.empty() ? "" : ", ") + std::string(name(target));
   }
@@ -89,7 +89,7 @@ void add_bench_command(CLI::App& app, int& exit_code, AllocationCount allocation
     command->add_option("--repeats", o->repeats, "Repeats a median is taken over")->check(CLI::Range(1, 100000));
     command->add_option("--workers", o->workers, "CPU workers; 0 = all CPUs")->check(CLI::Range(0, 4096));
     if (std::string_view(subcommand.name) != "machine") {
-      command->add_option("--target", o->target, "SIMD target: best, scalar, avx2, avx3, neon")->capture_default_str();
+      command->add_option("--target", o->target, "SIMD target: best, scalar, avx2, avx3, avx3_bf16, neon")->capture_default_str();
     }
     command->add_flag("--list", o->list, "List the cases");
     command->callback([o, subcommand, &exit_code] { run_bench(*o, subcommand, exit_code); });

@@ -113,7 +113,7 @@ struct Command {
 
 CpuTarget target_from_name(const std::string& text) {
   std::string names;
-  for (CpuTarget target : {CpuTarget::best, CpuTarget::scalar, CpuTarget::avx2, CpuTarget::avx3, CpuTarget::neon}) {
+  for (CpuTarget target : kCpuTargets) {
     if (name(target) == text) return target;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", name(target));
   }
@@ -221,7 +221,7 @@ void add_engine_options(CLI::App& app, Command& command) {
   app.add_flag("--batch-invariant", options.batch_invariant,
                "A row's bits depend on its own request only; shared prefixes are then not read as a cascade");
   app.add_option("--workers", command.workers, "CPU workers; 0 = all CPUs")->check(CLI::NonNegativeNumber)->capture_default_str();
-  app.add_option("--target", command.target, "SIMD target: best, scalar, avx2, avx3, neon")->capture_default_str();
+  app.add_option("--target", command.target, "SIMD target: best, scalar, avx2, avx3, avx3_bf16, neon")->capture_default_str();
 }
 
 void add_output_options(CLI::App& app, Command& command) {

@@ -1,6 +1,7 @@
 // Context: what operators run on and with (device, worker threads, log callback). Passed explicitly; there is no global state.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,8 +13,11 @@
 namespace girih {
 
 /// SIMD instruction set of the CPU kernels. `best` is the widest that this CPU has.
-/// `scalar` is portable C++ on 128-bit emulated vectors; `avx3` is AVX-512 (F, BW, CD, DQ, VL).
-enum class CpuTarget : std::uint8_t { best, scalar, avx2, avx3, neon };
+/// `scalar` is portable C++ on 128-bit emulated vectors; `avx3` is AVX-512 (F, BW, CD, DQ, VL); `avx3_bf16` adds the dot product of
+/// AVX512-BF16 for bf16 and 8-bit data (docs/numerics.md).
+enum class CpuTarget : std::uint8_t { best, scalar, avx2, avx3, avx3_bf16, neon };
+inline constexpr std::array kCpuTargets = {CpuTarget::best, CpuTarget::scalar,    CpuTarget::avx2,
+                                           CpuTarget::avx3, CpuTarget::avx3_bf16, CpuTarget::neon};
 std::string_view name(CpuTarget t);
 /// Targets compiled in that this CPU can run, widest first.
 std::vector<CpuTarget> available_cpu_targets();

@@ -36,21 +36,33 @@ ScratchOffsets cpu_scratch(const ScheduleState& s) {
   o.chunk_o = place(s.spec.batch_invariant ? rows * shape.ldv * 4 : 0);
   o.state = place(4 * rows * 4);  // m, l, and a chunk's m, l
   o.scores = place(rows * keys * 4);
-  o.probs = place(rows * keys * 4);  // row-major copy for the hooks (large tiles)
+  o.probs = place(rows * keys * 4);  // row-major copy for the hooks (large tiles); weights as bf16
   o.k = place(keys * shape.ldk * 4);
   o.v = place(keys * shape.ldv * 4);
-  o.corr = place(rows * 4);
+  o.v_pairs = place(s.bf16_dot ? keys / 2 * shape.ldv * 4 : 0);
+  o.corr = place((rows + keys) * 4);
   o.key_info = place(2 * keys * kKeyInfoBytes);  // the block at work and the next one
   o.row_info = place(rows * static_cast<std::int64_t>(sizeof(variant::RowVars) + 8));
   o.visible = place(rows * keys);
   o.eval = place(variant::evaluate_scratch_bytes(s.program, std::max({shape.kv_block, shape.ldk, shape.ldv})) +
-                 2 * 4 * static_cast<std::int64_t>(shape.ldk));  // and cos, sin of one position
+                 4 * static_cast<std::int64_t>(2 * shape.ldk + std::max(shape.ldk, shape.ldv)));  // and cos, sin, one row
   o.total = at;
   return o;
 }
 
+/// The bf16 dot product rounds weights to bf16, as O will be: only where O and Q are bf16, and K and V are held exactly by bf16.
+static bool uses_bf16_dot(const ScheduleState& s) {
+  const auto fits = [](DType t) { return t == DType::bf16 || t == DType::e4m3 || t == DType::e5m2 || t == DType::i8; };
+  const AttentionSpec& spec = s.spec;
+  const bool plain_keys = s.program.query.empty() && s.program.key.empty() && !s.program.rope;  // else Q and K need f32
+  return s.cpu_target == CpuTarget::avx3_bf16 && plain_keys && s.program.value.empty() && s.program.softmax &&
+         spec.q_dtype == DType::bf16 && spec.o_dtype == DType::bf16 && fits(spec.k_dtype) && fits(spec.v_dtype) &&
+         (spec.head_dim_rope == 0 || spec.k_dtype == DType::bf16);
+}
+
 void prepare_cpu(ScheduleState& state, const Context& context) {
   state.cpu_target = context.cpu_target();
+  state.bf16_dot = uses_bf16_dot(state);
   state.scratch_slots = std::min(state.num_units, context.num_workers());
   state.unit_scratch_bytes = cpu_scratch(state).total;
   if (state.program.rope) {

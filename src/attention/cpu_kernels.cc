@@ -24,27 +24,72 @@ void reset_state(int rows, int ldv, float* m, float* l, float* o) {
   for (int i = 0; i < rows; ++i) clear_row(o + static_cast<std::int64_t>(i) * ldv, ldv);
 }
 
-void begin_tile(Tile& t, const abi::WorkItem& item) {
-  const PlanView& plan = *t.run->plan;
-  const bool small = item.tile_class == kSmall;
-  t.num_rows = item.row_count;
-  t.ldr = static_cast<int>(round_up(item.row_count, 16));
-  t.kv_head = item.kv_head;
-  t.data = t.run->segments.data() + item.segment;
-  t.segment = plan.segments.data() + item.segment;
-  bind_sources(t, small);
-  describe_rows(t, item.row_begin, item.row_count, item.kv_head);
-  if (small) {
-    small_load_queries(t);
-  } else {
-    large_load_queries(t);
+/// How many items from `item` on are one small tile for neighbouring KV heads, to be served together.
+int bundle_length(const CpuRun& run, const abi::WorkItem* item, const abi::WorkItem* end) {
+  const AttentionSpec& spec = run.schedule->spec;
+  constexpr std::uint8_t kWhole = abi::WorkItem::kFirst | abi::WorkItem::kLast;
+  if (item->tile_class != kSmall || item->flags != kWhole || item->kv_begin == item->kv_end) return 1;
+  if (spec.k_scale == ScaleGranularity::token_head || spec.v_scale == ScaleGranularity::token_head) return 1;
+  const int most = min_int(kMaxBundle, cpu_shape(*run.schedule).max_rows / item->row_count);
+  int n = 1;
+  for (; n < most && item + n < end; ++n) {
+    const abi::WorkItem& next = item[n];
+    if (next.kv_head != item->kv_head + n || next.row_begin != item->row_begin || next.row_count != item->row_count ||
+        next.kv_row != item->kv_row || next.flags != kWhole || next.kv_begin != item->kv_begin || next.kv_end != item->kv_end ||
+        next.full_begin != item->full_begin || next.full_end != item->full_end) {
+      break;
+    }
   }
-  reset_state(t.ldr, t.shape.ldv, t.m, t.l, t.o);
+  return n;
+}
+
+/// Sets the tile up for `num_heads` items from `item` on; fewer if the data does not lie so that heads can share a block. Returns how
+/// many.
+int begin_tile(Tile& t, const abi::WorkItem* item, int num_heads) {
+  const PlanView& plan = *t.run->plan;
+  const bool small = item->tile_class == kSmall;
+  t.num_rows = item->row_count;
+  t.ldr = static_cast<int>(round_up(item->row_count, 16));
+  t.data = t.run->segments.data() + item->segment;
+  t.segment = plan.segments.data() + item->segment;
+  t.kv_head = item->kv_head;
+  bind_sources(t, small);
+  if (!t.k_source.direct || !t.v_source.direct) num_heads = 1;
+  t.num_heads = num_heads;
+  t.heads_adjoin = num_heads > 1 && rows_adjoin(t.k_source) && rows_adjoin(t.v_source);
+  for (int h = 0; h < num_heads; ++h) {
+    const int first = h * t.num_rows;
+    t.kv_head = item->kv_head + h;
+    if (h > 0) bind_sources(t, small);
+    t.head_score_factor[h] = t.score_factor;
+    t.head_value_factor[h] = t.v_source.factor;
+    describe_rows(t, item->row_begin, first, item->row_count, t.kv_head);
+    if (small) {
+      small_load_queries(t, first);
+    } else {
+      large_load_queries(t);
+    }
+  }
+  t.kv_head = item->kv_head;
+  reset_state(small ? num_heads * t.num_rows : t.ldr, t.shape.ldv, t.m, t.l, t.o);
+  return num_heads;
+}
+
+/// Keys a step. Heads served together take fewer, so that a step's K and V and the prefetched next ones stay in L2.
+int keys_per_step(const Tile& t, const abi::WorkItem& item) {
+  const int block = t.schedule->tune.classes[item.tile_class].kv_block;
+  if (t.num_heads == 1) return block;
+  constexpr std::int64_t kStepBytes = 96 << 10;
+  const std::int64_t key_bytes = static_cast<std::int64_t>(t.num_heads) *
+                                 (bytes(t.schedule->spec.k_dtype, t.shape.dqk) + bytes(t.schedule->spec.v_dtype, t.shape.dvo));
+  int keys = 16;
+  while (2 * keys <= block && 2 * keys * key_bytes <= kStepBytes) keys *= 2;
+  return keys;
 }
 
 /// All blocks of an item into a state.
 void reduce_item(Tile& t, const abi::WorkItem& item, float* m, float* l, float* o) {
-  const std::int64_t block = t.schedule->tune.classes[item.tile_class].kv_block;
+  const std::int64_t block = keys_per_step(t, item);
   const auto keys_from = [&](std::int64_t begin) HWY_ATTR {
     const std::int64_t left = item.kv_end - begin;
     return static_cast<int>(left < block ? left : block);
@@ -61,7 +106,7 @@ void reduce_item(Tile& t, const abi::WorkItem& item, float* m, float* l, float* 
   }
 }
 
-/// V's common scale, left out of the products, enters here: once per state that is written or folded.
+/// V's common scale, left out of the products, enters once per state that is written or folded: here for chunks.
 void apply_value_factor(const Tile& t, float* o) {
   if (t.v_source.factor == 1.0F) return;
   for (int i = 0; i < t.num_rows; ++i) scale_output_row(t.v_source.factor, t.shape.ldv, o + static_cast<std::int64_t>(i) * t.shape.ldv);
@@ -83,14 +128,18 @@ void fold_chunk(Tile& t, const abi::WorkItem& item) {
   }
 }
 
-void end_tile(Tile& t, const abi::WorkItem& item) {
-  if ((item.flags & abi::WorkItem::kChunk) == 0) apply_value_factor(t, t.o);
-  for (int i = 0; i < t.num_rows; ++i) {
-    float* o = t.o + static_cast<std::int64_t>(i) * t.shape.ldv;
-    if (item.part_row >= 0) {
-      store_part_row(t, item.part_row + i, t.m[i], t.l[i], o);
-    } else {
-      finish_row(t, t.rows[i], t.m[i], t.l[i], o);
+void end_tile(Tile& t, const abi::WorkItem* item) {
+  for (int h = 0; h < t.num_heads; ++h) {
+    const bool scaled = (item[h].flags & abi::WorkItem::kChunk) != 0;
+    for (int r = 0; r < t.num_rows; ++r) {
+      const int i = h * t.num_rows + r;
+      float* o = t.o + static_cast<std::int64_t>(i) * t.shape.ldv;
+      if (!scaled && t.head_value_factor[h] != 1.0F) scale_output_row(t.head_value_factor[h], t.shape.ldv, o);
+      if (item[h].part_row >= 0) {
+        store_part_row(t, item[h].part_row + r, t.m[i], t.l[i], o);
+      } else {
+        finish_row(t, t.rows[i], t.m[i], t.l[i], o);
+      }
     }
   }
 }
@@ -99,18 +148,19 @@ void run_unit(const CpuRun& run, int unit, std::byte* scratch) {
   Tile t;
   bind_scratch(run, scratch, t);
   const PlanView& plan = *run.plan;
-  const std::int32_t end = plan.unit_begin[static_cast<std::size_t>(unit) + 1];
-  for (std::int32_t i = plan.unit_begin[static_cast<std::size_t>(unit)]; i < end; ++i) {
-    const abi::WorkItem& item = plan.items[static_cast<std::size_t>(i)];
-    if (item.row_count == 0) continue;
-    if (item.flags & abi::WorkItem::kFirst) begin_tile(t, item);
-    t.kv_row = plan.kv_rows.data() + item.kv_row;
-    if (item.flags & abi::WorkItem::kChunk) {
-      fold_chunk(t, item);
+  const abi::WorkItem* item = plan.items.data() + plan.unit_begin[static_cast<std::size_t>(unit)];
+  const abi::WorkItem* end = plan.items.data() + plan.unit_begin[static_cast<std::size_t>(unit) + 1];
+  for (int taken = 1; item < end; item += taken) {
+    taken = 1;
+    if (item->row_count == 0) continue;
+    if (item->flags & abi::WorkItem::kFirst) taken = begin_tile(t, item, bundle_length(run, item, end));
+    t.kv_row = plan.kv_rows.data() + item->kv_row;
+    if (item->flags & abi::WorkItem::kChunk) {
+      fold_chunk(t, *item);
     } else {
-      reduce_item(t, item, t.m, t.l, t.o);
+      reduce_item(t, *item, t.m, t.l, t.o);
     }
-    if (item.flags & abi::WorkItem::kLast) end_tile(t, item);
+    if (item->flags & abi::WorkItem::kLast) end_tile(t, item);
   }
 }
 
@@ -128,7 +178,7 @@ void merge_row(Tile& t, const abi::MergeItem& item, int row) {
       add_row(t.o, o, ldv);
     }
   }
-  describe_rows(t, item.row_begin + row, 1, item.kv_head);
+  describe_rows(t, item.row_begin + row, 0, 1, item.kv_head);
   finish_row(t, t.rows[0], m, l, t.o);
 }
 
@@ -155,7 +205,7 @@ namespace girih::attention {
 const CpuKernels* cpu_kernels(CpuTarget target) {
 #if GIRIH_HAVE_AVX3
   static constexpr CpuKernels kAvx3 = {N_AVX3::run_unit, N_AVX3::run_merges};
-  if (target == CpuTarget::avx3) return &kAvx3;
+  if (target == CpuTarget::avx3 || target == CpuTarget::avx3_bf16) return &kAvx3;
 #endif
 #if GIRIH_HAVE_AVX2
   static constexpr CpuKernels kAvx2 = {N_AVX2::run_unit, N_AVX2::run_merges};

@@ -92,6 +92,12 @@ void product(const Product& p) {
   for (; column < p.columns; column += kLanes) product_panel<1, kAccumulate>(p, column);
 }
 
+/// What a score of key i is multiplied by: 1 where Q and K were scaled before the product.
+HWY_INLINE float key_factor(const Tile& t, int i) {
+  const bool by_key = !t.k_source.scale_rows && t.schedule->spec.k_scale == ScaleGranularity::token_head;
+  return by_key ? t.score_factor * t.keys.k_scale[i] : t.score_factor;
+}
+
 /// Masks of the block as bytes [n, ldr] in the scores' layout. Rows of one token share theirs unless the mask reads the head.
 void large_masks(Tile& t, int n) {
   const variant::Program& program = t.schedule->program;
@@ -109,7 +115,7 @@ void large_masks(Tile& t, int n) {
   }
 }
 
-/// Applies the logits hook to S^T [n, ldr] by way of a row-major copy.
+/// Applies the logits hook to S^T [n, ldr] by way of a row-major copy. Scores are brought to natural units on the way.
 void large_logits(Tile& t, int n) {
   const variant::Program& program = t.schedule->program;
   const int ldp = t.shape.kv_block;
@@ -118,7 +124,8 @@ void large_logits(Tile& t, int n) {
     const int end = min_int(begin + kStrip, t.num_rows);
     for (int i = 0; i < n; ++i) {
       const float* from = t.scores + static_cast<std::int64_t>(i) * t.ldr;
-      for (int r = begin; r < end; ++r) t.probs[(r - begin) * ldp + i] = from[r];
+      const float factor = key_factor(t, i);
+      for (int r = begin; r < end; ++r) t.probs[(r - begin) * ldp + i] = from[r] * factor;
     }
     for (int r = begin; r < end; ++r) {
       hv::evaluate_logits(program, t.run->params, t.rows[r], t.keys.pos, n, t.probs + (r - begin) * ldp, t.eval);
@@ -134,14 +141,15 @@ void large_logits(Tile& t, int n) {
 template <bool kMasked>
 void large_softmax(Tile& t, int n, float* m, float* l) {
   const VF neg_inf = hn::Set(df, kNegInf);
-  const VF mult = hn::Set(df, t.schedule->program.logits.empty() ? 1.0F : kLog2e);
-  const bool scaled = !t.schedule->program.logits.empty();
+  const bool hooked = !t.schedule->program.logits.empty();
+  const bool scaled = hooked || t.bf16;
+  for (int i = 0; scaled && i < n; ++i) t.key_factors[i] = hooked ? kLog2e : key_factor(t, i);
   for (int r = 0; r < t.ldr; r += kLanes) {
     float* s = t.scores + r;
     VF top = neg_inf;
     for (int i = 0; i < n; ++i) {
       VF x = hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr);
-      if (scaled) x = hn::Mul(x, mult);
+      if (scaled) x = hn::Mul(x, hn::Set(df, t.key_factors[i]));
       if constexpr (kMasked) x = hn::IfThenElse(load_byte_mask(t.visible + static_cast<std::int64_t>(i) * t.ldr + r), x, neg_inf);
       if (kMasked || scaled) hn::StoreU(x, df, s + static_cast<std::int64_t>(i) * t.ldr);
       top = hn::Max(top, x);
@@ -173,10 +181,7 @@ void large_plain(Tile& t, int n, bool masked) {
   }
 }
 
-/// The current block of keys into the state (m, l, o).
-void large_block(Tile& t, bool masked, float* m, float* l, float* o) {
-  const variant::Program& program = t.schedule->program;
-  const int n = t.keys.n;
+void large_scores_f32(Tile& t) {
   stage_k(t);
   product<false>({.a = t.k,
                   .a_row = t.shape.ldk,
@@ -186,18 +191,12 @@ void large_block(Tile& t, bool masked, float* m, float* l, float* o) {
                   .c = t.scores,
                   .ldc = t.ldr,
                   .c_scale = nullptr,
-                  .rows = n,
+                  .rows = t.keys.n,
                   .columns = t.ldr,
                   .depth = t.shape.dqk});
-  if (!program.logits.empty()) large_logits(t, n);
-  if (masked) large_masks(t, n);
-  if (!program.softmax) {
-    large_plain(t, n, masked);
-  } else if (masked) {
-    large_softmax<true>(t, n, m, l);
-  } else {
-    large_softmax<false>(t, n, m, l);
-  }
+}
+
+void large_outputs_f32(Tile& t, float* o) {
   if (!t.v_in_k) stage_v(t);
   product<true>({.a = t.scores,
                  .a_row = 1,
@@ -209,11 +208,70 @@ void large_block(Tile& t, bool masked, float* m, float* l, float* o) {
                  .c_scale = t.corr,
                  .rows = t.num_rows,
                  .columns = t.shape.ldv,
-                 .depth = n});
+                 .depth = t.keys.n});
+}
+
+void large_scores_bf16(Tile& t) {
+  if (t.k_source.direct) {
+    for (int i = 0; i < t.next.n; ++i) prefetch_row(t.next.k_at[i], t.k_source.dim * 2);
+  } else {
+    stage_bf16(t, t.k_source, t.keys.k_at, t.next.k_at, t.k, t.shape.ldk);
+  }
+  bf16::large_scores(t.keys.k_at, t.keys.n, reinterpret_cast<const std::uint32_t*>(t.q), t.ldr, (t.shape.dqk + 1) / 2, t.scores);
+}
+
+void large_outputs_bf16(Tile& t, float* o) {
+  const int n = t.keys.n;
+  if (t.v_in_k) {
+    for (int i = 0; i < n; ++i) t.keys.v_at[i] = t.keys.k_at[i];
+  } else if (!t.v_source.direct) {
+    stage_bf16(t, t.v_source, t.keys.v_at, t.next.v_at, t.v, t.shape.ldv);
+  } else {
+    for (int i = 0; i < t.next.n; ++i) prefetch_row(t.next.v_at[i], t.v_source.dim * 2);
+  }
+  if (!t.v_source.scale_rows && t.schedule->spec.v_scale == ScaleGranularity::token_head) {
+    for (int i = 0; i < n; ++i) scale_row(t.keys.v_scale[i], t.ldr, t.scores + static_cast<std::int64_t>(i) * t.ldr);
+  }
+  auto* weights = reinterpret_cast<std::uint32_t*>(t.probs);
+  bf16::pack_weights(t.scores, n, t.ldr, weights);
+  bf16::pack_values(t.keys.v_at, n, t.shape.dvo, t.shape.ldv, t.v_pairs);
+  bf16::large_outputs(weights, t.ldr, t.v_pairs, t.shape.ldv, t.num_rows, (n + 1) / 2, t.corr, o);
+}
+
+/// The current block of keys into the state (m, l, o).
+void large_block(Tile& t, bool masked, float* m, float* l, float* o) {
+  const variant::Program& program = t.schedule->program;
+  const int n = t.keys.n;
+  t.bf16 ? large_scores_bf16(t) : large_scores_f32(t);
+  if (!program.logits.empty()) large_logits(t, n);
+  if (masked) large_masks(t, n);
+  if (!program.softmax) {
+    large_plain(t, n, masked);
+  } else if (masked) {
+    large_softmax<true>(t, n, m, l);
+  } else {
+    large_softmax<false>(t, n, m, l);
+  }
+  t.bf16 ? large_outputs_bf16(t, o) : large_outputs_f32(t, o);
+}
+
+/// Queries as transposed pairs: t.q [ceil(dqk / 2), ldr].
+void large_load_queries_bf16(Tile& t) {
+  auto* pairs = reinterpret_cast<std::uint32_t*>(t.q);
+  auto* row = reinterpret_cast<std::uint32_t*>(t.k);  // free until the first block
+  const int depth = (t.shape.dqk + 1) / 2;
+  for (int i = 0; i < t.ldr; ++i) {
+    if (i < t.num_rows) {
+      row[depth - 1] = 0;
+      copy_query_row(t, i, reinterpret_cast<std::uint16_t*>(row));
+    }
+    for (int d = 0; d < depth; ++d) pairs[static_cast<std::int64_t>(d) * t.ldr + i] = i < t.num_rows ? row[d] : 0;
+  }
 }
 
 /// Queries transposed: t.q [dqk, ldr].
 void large_load_queries(Tile& t) {
+  if (t.bf16) return large_load_queries_bf16(t);
   float* row = t.k;  // free until the first block
   for (int i = 0; i < t.ldr; ++i) {
     float* column = t.q + i;

@@ -9,6 +9,7 @@
 #endif
 
 #include "attention/cpu_state-inl.h"
+#include "base/math.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace girih::attention {
@@ -17,17 +18,17 @@ namespace HWY_NAMESPACE {
 inline constexpr int kSmallRowBlock = kLanes == 16 ? 4 : 2;  // 16 of 32 registers hold sums with AVX-512, 8 of 16 with AVX2
 inline constexpr int kSmallColumnBlock = kLanes == 16 ? 4 : 2;
 
-/// scores[r][0..n) = q[r] . k[key], for kRows rows. `k_at` has a multiple of 4 entries. dim: a multiple of kLanes.
-/// Row i of `next` [num_next] is prefetched as key i is read.
+/// scores[r][0..n) = q[r] . K[key], for kRows rows; K[key] = k_at[key] + offset, k_at has a multiple of 4 entries. dim: a multiple of
+/// kLanes. `ahead` steps by a row a key.
 template <class Load, int kRows>
-HWY_INLINE void dot_rows(const float* q, int ldq, const KeyBlock& keys, const KeyBlock& next, int dim, float* scores, int lds) {
-  const std::byte* const* k_at = keys.k_at;
+HWY_INLINE void dot_rows(const float* q, int ldq, const KeyBlock& keys, std::int64_t offset, Ahead& ahead, int dim, float* scores,
+                         int lds) {
   for (int key = 0; key < keys.n; key += 4) {
-    for (int i = key; i < key + 4 && i < next.n; ++i) prefetch_row(next.k_at[i], dim * Load::kBytes);
-    const std::byte* k0 = k_at[key];
-    const std::byte* k1 = k_at[key + 1];
-    const std::byte* k2 = k_at[key + 2];
-    const std::byte* k3 = k_at[key + 3];
+    for (int i = key; i < key + 4 && i < keys.n; ++i) ahead.step(dim * Load::kBytes);
+    const std::byte* k0 = keys.k_at[key] + offset;
+    const std::byte* k1 = keys.k_at[key + 1] + offset;
+    const std::byte* k2 = keys.k_at[key + 2] + offset;
+    const std::byte* k3 = keys.k_at[key + 3] + offset;
     VF sum[kRows][4];
     for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = hn::Zero(df);
     for (int d = 0; d < dim; d += kLanes) {
@@ -49,16 +50,16 @@ HWY_INLINE void dot_rows(const float* q, int ldq, const KeyBlock& keys, const Ke
 
 /// o[r] = o[r] * corr[r] + sum over keys of p[r][key] * v[key], columns [begin, begin + kColumns vectors), kRows rows.
 template <class Load, int kRows, int kColumns>
-HWY_INLINE void weigh_columns(const float* p, int ldp, const KeyBlock& keys, const KeyBlock& next, int begin, const float* corr, float* o,
-                              int ldv) {
+HWY_INLINE void weigh_columns(const float* p, int ldp, const KeyBlock& keys, std::int64_t offset, Ahead& ahead, int begin,
+                              const float* corr, float* o, int ldv) {
   VF sum[kRows][kColumns];
   for (int r = 0; r < kRows; ++r) {
     const VF c = hn::Set(df, corr[r]);
     for (int j = 0; j < kColumns; ++j) sum[r][j] = hn::Mul(hn::LoadU(df, o + r * ldv + begin + j * kLanes), c);
   }
   for (int key = 0; key < keys.n; ++key) {
-    if (key < next.n) prefetch_row(next.v_at[key] + begin * Load::kBytes, kColumns * kLanes * Load::kBytes);
-    const std::byte* v = keys.v_at[key] + begin * Load::kBytes;
+    ahead.step(kColumns * kLanes * Load::kBytes);
+    const std::byte* v = keys.v_at[key] + offset + begin * Load::kBytes;
     VF a[kColumns];
     for (int j = 0; j < kColumns; ++j) a[j] = Load::load(v + j * kLanes * Load::kBytes);
     for (int r = 0; r < kRows; ++r) {
@@ -72,13 +73,13 @@ HWY_INLINE void weigh_columns(const float* p, int ldp, const KeyBlock& keys, con
 }
 
 template <class Load, int kRows>
-HWY_INLINE void weigh_rows(const float* p, int ldp, const KeyBlock& keys, const KeyBlock& next, int dim, const float* corr, float* o,
-                           int ldv) {
+HWY_INLINE void weigh_rows(const float* p, int ldp, const KeyBlock& keys, std::int64_t offset, Ahead& ahead, int dim, const float* corr,
+                           float* o, int ldv) {
   int d = 0;
   for (; d + kSmallColumnBlock * kLanes <= dim; d += kSmallColumnBlock * kLanes) {
-    weigh_columns<Load, kRows, kSmallColumnBlock>(p, ldp, keys, next, d, corr, o, ldv);
+    weigh_columns<Load, kRows, kSmallColumnBlock>(p, ldp, keys, offset, ahead, d, corr, o, ldv);
   }
-  for (; d < dim; d += kLanes) weigh_columns<Load, kRows, 1>(p, ldp, keys, next, d, corr, o, ldv);
+  for (; d < dim; d += kLanes) weigh_columns<Load, kRows, 1>(p, ldp, keys, offset, ahead, d, corr, o, ldv);
 }
 
 /// Calls f<kRows>(first row) over all rows of the tile in blocks.
@@ -95,27 +96,31 @@ HWY_INLINE void for_row_blocks(int num_rows, const F& f) {
   if (r < num_rows) f.template operator()<1>(r);
 }
 
-/// The block to prefetch while rows from `r` on are served: the next one, for the first rows only and if it is read where it lies.
-HWY_INLINE const KeyBlock& ahead(const Tile& t, const Source& source, int r, const KeyBlock& none) {
-  return r == 0 && source.direct ? t.next : none;
-}
+/// One head's rows of a tile: where its queries, scores, state and outputs begin, and where its keys lie relative to the first head's.
+struct HeadRows {
+  int first = 0;  // row
+  std::int64_t k_offset = 0, v_offset = 0;
+};
 
 template <class Load>
-void small_scores(Tile& t, int dim) {
+void small_scores(Tile& t, const HeadRows& head, Ahead& ahead, int dim) {
   const int lds = t.shape.kv_block;
-  const KeyBlock none;
+  Ahead none;
   for_row_blocks(t.num_rows, [&]<int kRows>(int r) HWY_ATTR {
-    dot_rows<Load, kRows>(t.q + r * t.shape.ldk, t.shape.ldk, t.keys, ahead(t, t.k_source, r, none), dim, t.scores + r * lds, lds);
+    const std::int64_t row = head.first + r;
+    dot_rows<Load, kRows>(t.q + row * t.shape.ldk, t.shape.ldk, t.keys, head.k_offset, r == 0 ? ahead : none, dim, t.scores + row * lds,
+                          lds);
   });
 }
 
 template <class Load>
-void small_outputs(Tile& t, int dim, float* o) {
+void small_outputs(Tile& t, const HeadRows& head, Ahead& ahead, int dim, float* o) {
   const int ldp = t.shape.kv_block;
-  const KeyBlock none;
+  const int ldv = t.shape.ldv;
+  Ahead none;
   for_row_blocks(t.num_rows, [&]<int kRows>(int r) HWY_ATTR {
-    weigh_rows<Load, kRows>(t.scores + r * ldp, ldp, t.keys, ahead(t, t.v_source, r, none), dim, t.corr + r, o + r * t.shape.ldv,
-                            t.shape.ldv);
+    const std::int64_t row = head.first + r;
+    weigh_rows<Load, kRows>(t.scores + row * ldp, ldp, t.keys, head.v_offset, r == 0 ? ahead : none, dim, t.corr + row, o + row * ldv, ldv);
   });
 }
 
@@ -155,61 +160,126 @@ HWY_INLINE void small_plain_row(float* s, int n, const std::uint8_t* visible) {
   }
 }
 
-/// The current block of keys into the state (m, l, o).
-void small_block(Tile& t, bool masked, float* m, float* l, float* o) {
+/// Scores of the current block for one head, f32 products.
+void small_products_k(Tile& t, const HeadRows& head, Ahead& ahead) {
+  switch (t.k_source.direct ? t.k_source.plane->dtype : DType::f32) {
+    case DType::f32: small_scores<LoadF32>(t, head, ahead, t.k_source.direct ? t.shape.dqk : t.shape.ldk); break;
+    case DType::f16: small_scores<LoadF16>(t, head, ahead, t.shape.dqk); break;
+    case DType::bf16: small_scores<LoadBf16>(t, head, ahead, t.shape.dqk); break;
+    case DType::e4m3: small_scores<LoadE4m3>(t, head, ahead, t.shape.dqk); break;
+    case DType::e5m2: small_scores<LoadE5m2>(t, head, ahead, t.shape.dqk); break;
+    default: small_scores<LoadI8>(t, head, ahead, t.shape.dqk); break;
+  }
+}
+
+/// Outputs of the current block for one head from its weights, f32 products.
+void small_products_v(Tile& t, const HeadRows& head, Ahead& ahead, float* o) {
+  switch (t.v_source.direct ? t.v_source.plane->dtype : DType::f32) {
+    case DType::f32: small_outputs<LoadF32>(t, head, ahead, t.v_source.direct ? t.shape.dvo : t.shape.ldv, o); break;
+    case DType::f16: small_outputs<LoadF16>(t, head, ahead, t.shape.dvo, o); break;
+    case DType::bf16: small_outputs<LoadBf16>(t, head, ahead, t.shape.dvo, o); break;
+    case DType::e4m3: small_outputs<LoadE4m3>(t, head, ahead, t.shape.dvo, o); break;
+    case DType::e5m2: small_outputs<LoadE5m2>(t, head, ahead, t.shape.dvo, o); break;
+    default: small_outputs<LoadI8>(t, head, ahead, t.shape.dvo, o); break;
+  }
+}
+
+/// Scores of row r over the current block become weights.
+HWY_INLINE void small_weights(Tile& t, int r, bool masked, float score_factor, float* m, float* l) {
   const ScheduleState& s = *t.schedule;
   const variant::Program& program = s.program;
+  const KeyBlock& keys = t.keys;
+  const int n = keys.n;
+  float* row = t.scores + static_cast<std::int64_t>(r) * t.shape.kv_block;
+  if (!t.k_source.scale_rows && s.spec.k_scale == ScaleGranularity::token_head) {
+    for (int i = 0; i < n; ++i) row[i] *= keys.k_scale[i];
+  }
+  const bool hooked = !program.logits.empty();
+  if (hooked) {
+    if (score_factor != 1.0F) scale_row(score_factor, n, row);
+    hv::evaluate_logits(program, t.run->params, t.rows[r], keys.pos, n, row, t.eval);
+  }
+  if (masked) hv::evaluate_mask(program, t.run->params, t.rows[r], keys.pos, n, t.visible, t.eval);
+  const std::uint8_t* visible = masked ? t.visible : nullptr;
+  if (program.softmax) {
+    small_softmax_row(row, n, hooked ? kLog2e : score_factor, visible, m[r], l[r], t.corr[r]);
+  } else {
+    small_plain_row(row, n, visible);
+    t.corr[r] = 1;
+  }
+  if (!t.v_source.scale_rows && s.spec.v_scale == ScaleGranularity::token_head) {
+    for (int i = 0; i < n; ++i) row[i] *= keys.v_scale[i];
+  }
+}
+
+/// What to prefetch while head h of `t` is served: a share of whole rows where the heads' rows adjoin, else the head's own rows.
+HWY_INLINE void aim(const Tile& t, const Source& source, const std::byte* const* next_at, std::int64_t head_stride, int h, Ahead& ahead) {
+  const int row_bytes = source.dim * bits(source.plane->dtype) / 8;
+  if (!source.direct || (t.heads_adjoin && h > 0)) return;
+  const int begin = t.heads_adjoin ? 0 : static_cast<int>(h * head_stride);
+  ahead = {.rows = next_at,
+           .num_rows = t.next.n,
+           .begin = begin,
+           .end = begin + (t.heads_adjoin ? t.num_heads : 1) * row_bytes,
+           .row = 0,
+           .at = begin};
+}
+
+/// The current block of keys into the states (m, l, o) of all heads of the tile.
+void small_block(Tile& t, bool masked, float* m, float* l, float* o) {
   const int lds = t.shape.kv_block;
   const KeyBlock& keys = t.keys;
   const int n = keys.n;
   if (!t.k_source.direct) stage_k(t);
   for (int i = n; i % 4 != 0; ++i) keys.k_at[i] = keys.k_at[n - 1];
-  switch (t.k_source.direct ? t.k_source.plane->dtype : DType::f32) {
-    case DType::f32: small_scores<LoadF32>(t, t.k_source.direct ? t.shape.dqk : t.shape.ldk); break;
-    case DType::f16: small_scores<LoadF16>(t, t.shape.dqk); break;
-    case DType::bf16: small_scores<LoadBf16>(t, t.shape.dqk); break;
-    case DType::e4m3: small_scores<LoadE4m3>(t, t.shape.dqk); break;
-    case DType::e5m2: small_scores<LoadE5m2>(t, t.shape.dqk); break;
-    default: small_scores<LoadI8>(t, t.shape.dqk); break;
-  }
-  const bool scale_keys = t.k_source.direct && s.spec.k_scale == ScaleGranularity::token_head;
-  const bool scale_values = t.v_source.direct && s.spec.v_scale == ScaleGranularity::token_head;
-  const float units = program.logits.empty() ? 1.0F : kLog2e;
-  for (int r = 0; r < t.num_rows; ++r) {
-    float* row = t.scores + r * lds;
-    if (scale_keys) {
-      for (int i = 0; i < n; ++i) row[i] *= keys.k_scale[i];
-    }
-    if (!program.logits.empty()) hv::evaluate_logits(program, t.run->params, t.rows[r], keys.pos, n, row, t.eval);
-    if (masked) hv::evaluate_mask(program, t.run->params, t.rows[r], keys.pos, n, t.visible, t.eval);
-    const std::uint8_t* visible = masked ? t.visible : nullptr;
-    if (program.softmax) {
-      small_softmax_row(row, n, units, visible, m[r], l[r], t.corr[r]);
+  Ahead ahead;
+  for (int h = 0; h < t.num_heads; ++h) {
+    const std::int64_t stride = t.k_source.plane->head_byte_stride;
+    const HeadRows head{.first = h * t.num_rows, .k_offset = h * stride};
+    aim(t, t.k_source, t.next.k_at, stride, h, ahead);
+    if (t.bf16) {
+      bf16::small_scores(reinterpret_cast<const std::uint16_t*>(t.q) + static_cast<std::int64_t>(head.first) * t.shape.ldk, t.shape.ldk,
+                         t.num_rows, keys.k_at, head.k_offset, n, ahead, t.shape.dqk,
+                         t.scores + static_cast<std::int64_t>(head.first) * lds, lds);
     } else {
-      small_plain_row(row, n, visible);
-      t.corr[r] = 1;
+      small_products_k(t, head, ahead);
     }
-    if (scale_values) {
-      for (int i = 0; i < n; ++i) row[i] *= keys.v_scale[i];
-    }
+    for (int r = head.first; r < head.first + t.num_rows; ++r) small_weights(t, r, masked, t.head_score_factor[h], m, l);
   }
-  if (t.v_in_k) {
+  if (t.v_in_k && !t.bf16) {
     for (int i = 0; i < n; ++i) keys.v_at[i] = keys.k_at[i];
   } else if (!t.v_source.direct) {
     stage_v(t);
   }
-  switch (t.v_source.direct ? t.v_source.plane->dtype : DType::f32) {
-    case DType::f32: small_outputs<LoadF32>(t, t.v_source.direct ? t.shape.dvo : t.shape.ldv, o); break;
-    case DType::f16: small_outputs<LoadF16>(t, t.shape.dvo, o); break;
-    case DType::bf16: small_outputs<LoadBf16>(t, t.shape.dvo, o); break;
-    case DType::e4m3: small_outputs<LoadE4m3>(t, t.shape.dvo, o); break;
-    case DType::e5m2: small_outputs<LoadE5m2>(t, t.shape.dvo, o); break;
-    default: small_outputs<LoadI8>(t, t.shape.dvo, o); break;
+  if (n % 2 != 0) keys.v_at[n] = keys.v_at[n - 1];
+  ahead = {};
+  for (int h = 0; h < t.num_heads; ++h) {
+    const std::int64_t stride = t.v_source.plane->head_byte_stride;
+    const HeadRows head{.first = h * t.num_rows, .v_offset = h * stride};
+    aim(t, t.v_source, t.next.v_at, stride, h, ahead);
+    if (t.bf16) {
+      auto* weights = reinterpret_cast<std::uint16_t*>(t.probs);
+      for (int r = 0; r < t.num_rows; ++r) {
+        bf16::narrow(t.scores + (static_cast<std::int64_t>(head.first) + r) * lds, static_cast<int>(round_up(n, 16)), weights + r * lds);
+      }
+      bf16::small_outputs(weights, lds, t.num_rows, keys.v_at, head.v_offset, n, ahead, t.shape.dvo, t.corr + head.first,
+                          o + static_cast<std::int64_t>(head.first) * t.shape.ldv, t.shape.ldv);
+    } else {
+      small_products_v(t, head, ahead, o);
+    }
   }
 }
 
-void small_load_queries(Tile& t) {
-  for (int i = 0; i < t.num_rows; ++i) load_query_row(t, i, t.q + static_cast<std::int64_t>(i) * t.shape.ldk);
+/// Queries of the rows [first, first + num_rows).
+void small_load_queries(Tile& t, int first) {
+  for (int i = first; i < first + t.num_rows; ++i) {
+    const std::int64_t at = static_cast<std::int64_t>(i) * t.shape.ldk;
+    if (t.bf16) {
+      copy_query_row(t, i, reinterpret_cast<std::uint16_t*>(t.q) + at);
+    } else {
+      load_query_row(t, i, t.q + at);
+    }
+  }
 }
 
 }  // namespace HWY_NAMESPACE

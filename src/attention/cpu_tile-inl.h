@@ -12,7 +12,9 @@
 #include <cstring>
 
 #include "attention/cpu.h"
+#include "attention/cpu_bf16.h"
 #include "attention/cpu_math-inl.h"
+#include "attention/prefetch.h"
 #include "base/numeric.h"
 #include "variant/evaluate-inl.h"
 #include "variant/evaluate.h"
@@ -49,6 +51,9 @@ struct KeyBlock {
   float* v_scale = nullptr;
 };
 
+/// Heads of a small tile that are served together: a block's keys of all heads are read while their pages are at hand.
+inline constexpr int kMaxBundle = 32;
+
 struct Tile {
   const CpuRun* run = nullptr;
   const ScheduleState* schedule = nullptr;
@@ -62,23 +67,30 @@ struct Tile {
   float* l = nullptr;        // [rows] running sum
   float* chunk_m = nullptr;
   float* chunk_l = nullptr;
-  float* scores = nullptr;  // small: [rows, kv_block]; large: [kv_block, ldr]
-  float* probs = nullptr;   // large, for hooks: [rows, kv_block]
-  float* k = nullptr;       // [kv_block, ldk]
-  float* v = nullptr;       // [kv_block, ldv]
-  float* corr = nullptr;    // [rows]
-  KeyBlock keys, next;      // the block at work and the one after it (n = 0: none)
-  RowVars* rows = nullptr;  // [rows]
+  float* scores = nullptr;           // small: [rows, kv_block]; large: [kv_block, ldr]
+  float* probs = nullptr;            // large, for hooks: [rows, kv_block]
+  float* k = nullptr;                // [kv_block, ldk]
+  float* v = nullptr;                // [kv_block, ldv]
+  std::uint32_t* v_pairs = nullptr;  // [kv_block / 2, ldv], bf16 products
+  float* corr = nullptr;             // [rows]
+  float* key_factors = nullptr;      // [kv_block]
+  KeyBlock keys, next;               // the block at work and the one after it (n = 0: none)
+  RowVars* rows = nullptr;           // [rows]
   std::int64_t* q_rope_pos = nullptr;
   std::uint8_t* visible = nullptr;
   std::byte* eval = nullptr;
+  float* wide = nullptr;  // one row
   float* cos = nullptr;
   float* sin = nullptr;
 
   // Of the current tile.
-  int num_rows = 0;
-  int ldr = 0;  // rows rounded up to 16
-  int kv_head = 0;
+  int num_rows = 0;           // of one head
+  int ldr = 0;                // rows rounded up to 16
+  int kv_head = 0;            // the first, or the one being set up
+  int num_heads = 1;          // small tiles: neighbouring heads served together (rows of head h from h * num_rows)
+  bool heads_adjoin = false;  // their rows lie one after another in memory
+  float head_score_factor[kMaxBundle] = {};
+  float head_value_factor[kMaxBundle] = {};
   const SegmentData* data = nullptr;
   const abi::SegmentInfo* segment = nullptr;
   const abi::KvRow* kv_row = nullptr;
@@ -86,7 +98,9 @@ struct Tile {
   bool v_in_k = false;           // V rows are the leading part of the staged K rows
   bool needs_positions = false;  // KeyBlock::pos, rope_pos
   bool needs_slots = false;      // KeyBlock::page, slot
+  bool bf16 = false;             // products in bf16: Q, staged K and V, and weights are bf16, and Q is not scaled
   float q_factor = 1;            // multiplies Q as it is loaded
+  float score_factor = 1;        // multiplies scores instead
 };
 
 HWY_INLINE void bind_key_block(std::byte* memory, std::int64_t keys, KeyBlock& b) {
@@ -120,21 +134,24 @@ HWY_INLINE void bind_scratch(const CpuRun& run, std::byte* base, Tile& t) {
   t.probs = floats(at.probs);
   t.k = floats(at.k);
   t.v = floats(at.v);
+  t.v_pairs = reinterpret_cast<std::uint32_t*>(base + at.v_pairs);
   t.corr = floats(at.corr);
+  t.key_factors = t.corr + rows;
   bind_key_block(base + at.key_info, keys, t.keys);
   bind_key_block(base + at.key_info + keys * kKeyInfoBytes, keys, t.next);
   t.rows = reinterpret_cast<RowVars*>(base + at.row_info);
   t.q_rope_pos = reinterpret_cast<std::int64_t*>(t.rows + rows);
   t.visible = reinterpret_cast<std::uint8_t*>(base + at.visible);
-  t.cos = floats(at.eval);
+  t.wide = floats(at.eval);
+  t.cos = t.wide + (t.shape.ldk > t.shape.ldv ? t.shape.ldk : t.shape.ldv);
   t.sin = t.cos + t.shape.ldk;
   t.eval = reinterpret_cast<std::byte*>(t.sin + t.shape.ldk);
 }
 
 // ------------------------------------------------------------------------------------------------------------------ rows
 
-/// Positions, request and head of packed rows [row_begin, row_begin + count) of a KV head.
-HWY_INLINE void describe_rows(Tile& t, std::int32_t row_begin, int count, int kv_head) {
+/// Positions, request and head of packed rows [row_begin, row_begin + count) of a KV head, as the tile's rows from `first` on.
+HWY_INLINE void describe_rows(Tile& t, std::int32_t row_begin, int first, int count, int kv_head) {
   const auto requests = t.run->plan->requests;
   const int group = t.schedule->group;
   std::int64_t token = row_begin / group;
@@ -146,7 +163,7 @@ HWY_INLINE void describe_rows(Tile& t, std::int32_t row_begin, int count, int kv
     const std::int64_t middle = (low + high) / 2;
     (requests[static_cast<std::size_t>(middle)].q_begin <= token ? low : high) = middle;
   }
-  for (int i = 0; i < count; ++i) {
+  for (int i = first; i < first + count; ++i) {
     while (token >= requests[static_cast<std::size_t>(low)].q_begin + requests[static_cast<std::size_t>(low)].q_len) ++low;
     const abi::RequestInfo& r = requests[static_cast<std::size_t>(low)];
     const std::int64_t q_idx = token - r.q_begin;
@@ -244,6 +261,14 @@ HWY_INLINE bool widens_in_place(const KvPlane& p, int dim) {
   return !is_four_bit(p.dtype) && (p.dim_byte_stride == 0 || p.dim_byte_stride == bits(p.dtype) / 8) && dim % kLanes == 0;
 }
 
+/// Rows that the bf16 products read where they lie.
+HWY_INLINE bool in_place_bf16(const KvPlane& p, int dim, int multiple) {
+  return p.dtype == DType::bf16 && (p.dim_byte_stride == 0 || p.dim_byte_stride == 2) && dim % multiple == 0;
+}
+
+/// Whether the rows of neighbouring heads lie one after another (NHD).
+HWY_INLINE bool rows_adjoin(const Source& s) { return s.plane->head_byte_stride == s.dim * bits(s.plane->dtype) / 8; }
+
 /// Decides how the tile's K and V are read, and which scales ride on Q and O instead of on every element.
 HWY_INLINE void bind_sources(Tile& t, bool small) {
   const ScheduleState& s = *t.schedule;
@@ -255,17 +280,20 @@ HWY_INLINE void bind_sources(Tile& t, bool small) {
   k.rope_dim = s.spec.head_dim_rope;
   if (k.rope_dim > 0) k.rope_plane = &store.k_rope;
   const bool k_changes = !program.key.empty() || s.rope != nullptr;
-  k.direct = small && !k_changes && k.rope_dim == 0 && widens_in_place(store.k, k.dim);
-  k.scale_rows = !program.key.empty() || k.rope_dim > 0 || (!k.direct && s.spec.k_scale == ScaleGranularity::token_head);
+  const KvPlane& v_plane = s.spec.v_is_k ? store.k : store.v;
+  t.bf16 =
+      s.bf16_dot && (!small || (k.rope_dim == 0 && in_place_bf16(store.k, k.dim, 32) && in_place_bf16(v_plane, s.spec.head_dim_vo, 32)));
+  k.direct = !k_changes && k.rope_dim == 0 && (t.bf16 ? in_place_bf16(store.k, k.dim, 2) : small && widens_in_place(store.k, k.dim));
+  k.scale_rows = !t.bf16 && (!program.key.empty() || k.rope_dim > 0 || (!k.direct && s.spec.k_scale == ScaleGranularity::token_head));
   if (!k.scale_rows) k.factor = head_scale(store.k, t.kv_head);
 
   Source v;
-  v.plane = s.spec.v_is_k ? &store.k : &store.v;
+  v.plane = &v_plane;
   v.dim = s.spec.head_dim_vo;
-  v.direct = small && program.value.empty() && widens_in_place(*v.plane, v.dim);
-  v.scale_rows = !program.value.empty() || (!v.direct && s.spec.v_scale == ScaleGranularity::token_head);
+  v.direct = program.value.empty() && (t.bf16 ? in_place_bf16(*v.plane, v.dim, 1) : small && widens_in_place(*v.plane, v.dim));
+  v.scale_rows = !t.bf16 && (!program.value.empty() || (!v.direct && s.spec.v_scale == ScaleGranularity::token_head));
   const bool rope_spares_v = s.rope == nullptr || s.rope->begin() >= v.dim;
-  t.v_in_k = s.spec.v_is_k && !k.direct && !v.direct && program.key.empty() && program.value.empty() && rope_spares_v;
+  t.v_in_k = s.spec.v_is_k && !k.direct && (t.bf16 || !v.direct) && program.key.empty() && program.value.empty() && rope_spares_v;
   if (t.v_in_k) v.scale_rows = k.scale_rows;
   if (!v.scale_rows) v.factor = head_scale(*v.plane, t.kv_head);
   t.k_source = k;
@@ -273,7 +301,9 @@ HWY_INLINE void bind_sources(Tile& t, bool small) {
 
   constexpr float kOne = 1.0F;
   const float units = program.softmax && program.logits.empty() ? kLog2e : kOne;  // scores in base-2 units unless a hook reads them
-  t.q_factor = static_cast<float>(s.spec.sm_scale) * units * k.factor;
+  const float factor = static_cast<float>(s.spec.sm_scale) * units * k.factor;
+  t.q_factor = t.bf16 ? kOne : factor;
+  t.score_factor = t.bf16 ? factor : kOne;
   // Staged rows may need their slot for scales; a direct row only for its token's scale.
   t.needs_slots =
       !k.direct || !v.direct || s.spec.k_scale == ScaleGranularity::token_head || s.spec.v_scale == ScaleGranularity::token_head;
@@ -311,10 +341,10 @@ HWY_INLINE void locate_keys(const Tile& t, std::int64_t begin, int n, KeyBlock& 
     }
     i += run;
   }
-  if (t.k_source.direct && t.schedule->spec.k_scale == ScaleGranularity::token_head) {
+  if (!t.k_source.scale_rows && t.schedule->spec.k_scale == ScaleGranularity::token_head) {
     for (int i = 0; i < n; ++i) b.k_scale[i] = token_scale(k, b.page[i], b.slot[i], t.kv_head);
   }
-  if (t.v_source.direct && t.schedule->spec.v_scale == ScaleGranularity::token_head) {
+  if (!t.v_source.scale_rows && t.schedule->spec.v_scale == ScaleGranularity::token_head) {
     for (int i = 0; i < n; ++i) b.v_scale[i] = token_scale(v, b.page[i], b.slot[i], t.kv_head);
   }
 }
@@ -389,6 +419,33 @@ inline void stage_v(Tile& t) {
   }
 }
 
+/// Rows of the current block as bf16 [n, ld], zero past dim, for products that read bf16. Values of 8-bit types are exact in bf16.
+inline void stage_bf16_row(const KvPlane& p, const std::byte* row, int dim, float* wide, std::uint16_t* out) {
+  if (p.dtype == DType::bf16 && (p.dim_byte_stride == 0 || p.dim_byte_stride == 2)) {
+    std::memcpy(out, row, static_cast<std::size_t>(dim) * 2);
+    return;
+  }
+  widen_plane_row(p, row, 0, 0, 0, dim, wide);
+  for (int i = 0; i < dim; ++i) out[i] = static_cast<std::uint16_t>(__builtin_bit_cast(std::uint32_t, wide[i]) >> 16);
+}
+
+inline void stage_bf16(Tile& t, const Source& source, const std::byte** at, const std::byte* const* next_at, float* memory, int ld) {
+  const KeyBlock& b = t.keys;
+  const int row_bytes = source.dim * bits(source.plane->dtype) / 8;
+  float* wide = t.wide;
+  for (int i = 0; i < b.n; ++i) {
+    if (i < t.next.n) prefetch_row(next_at[i], row_bytes);
+    auto* row = reinterpret_cast<std::uint16_t*>(memory) + static_cast<std::int64_t>(i) * ld;
+    stage_bf16_row(*source.plane, at[i], source.dim, wide, row);
+    if (source.rope_plane != nullptr) {
+      const std::byte* part = row_address(*source.rope_plane, b.page[i], b.slot[i], t.kv_head);
+      stage_bf16_row(*source.rope_plane, part, source.rope_dim, wide, row + source.dim);
+    }
+    for (int j = source.dim + source.rope_dim; j < ld; ++j) row[j] = 0;
+    at[i] = reinterpret_cast<const std::byte*>(row);
+  }
+}
+
 // ------------------------------------------------------------------------------------------------------------------ queries
 
 HWY_INLINE void widen_query_part(const RowsView& view, const RowVars& r, int dim, float* out) {
@@ -398,6 +455,15 @@ HWY_INLINE void widen_query_part(const RowsView& view, const RowVars& r, int dim
     case DType::f16: return widen_row<LoadF16>(p, dim, out);
     default: return widen_row<LoadBf16>(p, dim, out);
   }
+}
+
+/// Row i of the tile as it is, both parts, for the bf16 products: `out` has room for dqk, the caller pads.
+HWY_INLINE void copy_query_row(const Tile& t, int i, std::uint16_t* out) {
+  const int rope_dim = t.schedule->spec.head_dim_rope;
+  const int first = t.shape.dqk - rope_dim;
+  const RowVars& r = t.rows[i];
+  std::memcpy(out, t.run->q.at(r.q_row, r.q_head), static_cast<std::size_t>(first) * 2);
+  if (rope_dim > 0) std::memcpy(out + first, t.run->q_rope.at(r.q_row, r.q_head), static_cast<std::size_t>(rope_dim) * 2);
 }
 
 /// Row i of the tile as f32 [ldk]: transformed, rotated and scaled.

@@ -51,6 +51,7 @@ std::string_view name(CpuTarget t) {
     case CpuTarget::scalar: return "scalar";
     case CpuTarget::avx2: return "avx2";
     case CpuTarget::avx3: return "avx3";
+    case CpuTarget::avx3_bf16: return "avx3_bf16";
     case CpuTarget::neon: return "neon";
   }
   return "invalid target";

@@ -30,10 +30,10 @@ int parse_num_threads(const std::string& text) {
 }
 
 CpuTarget parse_cpu_target(const std::string& text) {
-  for (const CpuTarget target : {CpuTarget::best, CpuTarget::scalar, CpuTarget::avx2, CpuTarget::avx3, CpuTarget::neon}) {
+  for (const CpuTarget target : kCpuTargets) {
     if (name(target) == text) return target;
   }
-  fail(Code::invalid_argument, "environment", "{}=\"{}\"; must be one of best, scalar, avx2, avx3, neon, or unset", kCpuTarget, text);
+  fail(Code::invalid_argument, "environment", "{}=\"{}\"; must be one of best, scalar, avx2, avx3, avx3_bf16, neon, or unset", kCpuTarget, text);
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ Env read_env() {
 std::vector<EnvVariable> env_variables() {
   return {
       {kNumThreads, "CPU worker threads where the program does not say", get(kNumThreads)},
-      {kCpuTarget, "SIMD target where the program does not say: best, scalar, avx2, avx3, neon", get(kCpuTarget)},
+      {kCpuTarget, "SIMD target where the program does not say: best, scalar, avx2, avx3, avx3_bf16, neon", get(kCpuTarget)},
   };
 }
 

@@ -160,6 +160,7 @@ Features detect_features() { return decode(read_cpuid()); }
 
 std::vector<CpuTarget> targets_of(const Features& features) {
   std::vector<CpuTarget> targets;
+  if (features.avx3 && features.avx512_bf16) targets.push_back(CpuTarget::avx3_bf16);
   if (features.avx3) targets.push_back(CpuTarget::avx3);
   if (features.avx2) targets.push_back(CpuTarget::avx2);
   if (features.neon) targets.push_back(CpuTarget::neon);

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/schedule.h"
 #include "girih/attention.h"
 #include "ref/attention.h"
 #include "ref/dtypes.h"
@@ -589,6 +590,7 @@ inline std::vector<ref::RowResult> reference(const Problem& p) {
 /// Output memory with gaps between rows and margins at both ends, all bytes 0xff at first.
 class Outputs {
  public:
+  bool bf16_weights = false;  // the kernel rounds weights to bf16
   explicit Outputs(const Problem& p)
       : tokens_(p.num_tokens()), heads_(p.spec.num_qo_heads), dim_(p.spec.head_dim_vo), dtype_(p.spec.o_dtype) {
     const std::int64_t item = bits(dtype_) / 8;
@@ -688,6 +690,7 @@ inline Outputs execute(const Problem& p, const Context& context, Setup setup = {
   Workspace workspace(info.workspace_bytes, setup.workspace_pattern);
   Outputs out(p);
   run(context, schedule, plan, make_args(p, out, workspace.span()));
+  out.bf16_weights = schedule.state().bf16_dot;
   return out;
 }
 

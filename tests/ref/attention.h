@@ -5,7 +5,8 @@
 // into a score (sm_scale * sum |q_d k_d|, and every intermediate of the hooks), and the sum over n visible keys a relative one of
 // C * eps32; C = 16 + sqrt(n) + sqrt(head_dim). A score error moves the softmax average by at most twice that times A_d = sum_j w_j
 // |v_jd|. Output rounding adds one unit of the output type. So
-//   |o_d - ref| <= eps_o |ref| + C eps32 A_d (1 + 2 S) + tiny_o,     |lse - ref| <= C eps32 (1 + S + |ref|).
+//   |o_d - ref| <= eps_o |ref| + (eps_w + C eps32 (1 + 2 S)) A_d + tiny_o,     |lse - ref| <= C eps32 (1 + S + |ref|),
+// eps_w = 2^-8 where the kernel rounds weights to bf16 (bf16 dot products), else 0.
 #pragma once
 
 #include <cmath>
@@ -183,19 +184,21 @@ struct Tolerance {
   double o_relative = 0;  // of |ref|
   double o_tiny = 0;      // absolute: the subnormal step of the type
   double growth = 0;      // C * eps32
+  double weight = 0;      // relative error of a softmax weight: half a step where weights are rounded to bf16 for the second product
 };
 
-inline Tolerance tolerance(DType o_dtype, int head_dim_qk, std::int64_t num_visible) {
+inline Tolerance tolerance(DType o_dtype, int head_dim_qk, std::int64_t num_visible, bool bf16_weights) {
   constexpr double kEps32 = 0x1p-24;
   Tolerance t;
   t.growth = (16 + std::sqrt(static_cast<double>(num_visible)) + std::sqrt(static_cast<double>(head_dim_qk))) * kEps32;
   t.o_relative = o_dtype == DType::bf16 ? 0x1p-8 : o_dtype == DType::f16 ? 0x1p-10 : 0x1p-22;
+  t.weight = bf16_weights ? 0x1p-8 : 0;
   t.o_tiny = o_dtype == DType::f16 ? 0x1p-24 : 1e-30;
   return t;
 }
 
 inline double o_tolerance(const Tolerance& t, const RowResult& ref, std::size_t d) {
-  return t.o_relative * std::fabs(ref.o[d]) + t.growth * ref.o_bound[d] * (1 + 2 * ref.score_bound) + t.o_tiny;
+  return t.o_relative * std::fabs(ref.o[d]) + (t.weight + t.growth * (1 + 2 * ref.score_bound)) * ref.o_bound[d] + t.o_tiny;
 }
 
 inline double lse_tolerance(const Tolerance& t, const RowResult& ref) {

@@ -1,0 +1,310 @@
+// Kernels of cpu_bf16.h. Compiled for AVX512-BF16 by an attribute and called only where CPUID shows it; on other architectures the
+// target does not exist and schedule() never asks for it. Register blocks: 6 rows x 4 vectors of sums (24 of 32 registers).
+#include "attention/cpu_bf16.h"
+
+#include "base/error.h"
+
+#if defined(__x86_64__)
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12's own "undefined" vectors (GCC bug 105593)
+#endif
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "hwy/base.h"
+
+HWY_PUSH_ATTRIBUTES("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
+
+namespace girih::attention::bf16 {
+namespace {
+
+HWY_INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+HWY_INLINE __m512i load(const void* p) { return _mm512_loadu_si512(p); }
+HWY_INLINE __m512i broadcast_pair(const void* p) {
+  int pair;
+  std::memcpy(&pair, p, sizeof(pair));
+  return _mm512_set1_epi32(pair);
+}
+
+template <int kRows, int kColumns>
+HWY_INLINE void score_block(const std::byte* const* k_at, const std::uint32_t* q, int ldr, int depth, float* scores) {
+  __m512 sum[kRows][kColumns];
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kColumns; ++j) sum[r][j] = _mm512_setzero_ps();
+  }
+  for (int d = 0; d < depth; ++d) {
+    __m512i b[kColumns];
+    for (int j = 0; j < kColumns; ++j) b[j] = load(q + static_cast<std::int64_t>(d) * ldr + 16 * j);
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i a = broadcast_pair(k_at[r] + 4 * d);
+      for (int j = 0; j < kColumns; ++j) sum[r][j] = dot(sum[r][j], b[j], a);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kColumns; ++j) _mm512_storeu_ps(scores + static_cast<std::int64_t>(r) * ldr + 16 * j, sum[r][j]);
+  }
+}
+
+template <int kColumns>
+HWY_INLINE void score_panel(const std::byte* const* k_at, int n, const std::uint32_t* q, int ldr, int depth, float* scores) {
+  int key = 0;
+  for (; key + 6 <= n; key += 6) score_block<6, kColumns>(k_at + key, q, ldr, depth, scores + static_cast<std::int64_t>(key) * ldr);
+  float* rest = scores + static_cast<std::int64_t>(key) * ldr;
+  switch (n - key) {
+    case 5: score_block<5, kColumns>(k_at + key, q, ldr, depth, rest); break;
+    case 4: score_block<4, kColumns>(k_at + key, q, ldr, depth, rest); break;
+    case 3: score_block<3, kColumns>(k_at + key, q, ldr, depth, rest); break;
+    case 2: score_block<2, kColumns>(k_at + key, q, ldr, depth, rest); break;
+    case 1: score_block<1, kColumns>(k_at + key, q, ldr, depth, rest); break;
+    default: break;
+  }
+}
+
+template <int kRows, int kColumns>
+HWY_INLINE void output_block(const std::uint32_t* p, int ldr, const std::uint32_t* v, int ldv, int depth, const float* corr, float* o) {
+  __m512 sum[kRows][kColumns];
+  for (int r = 0; r < kRows; ++r) {
+    const __m512 c = _mm512_set1_ps(corr[r]);
+    for (int j = 0; j < kColumns; ++j) sum[r][j] = _mm512_mul_ps(_mm512_loadu_ps(o + static_cast<std::int64_t>(r) * ldv + 16 * j), c);
+  }
+  for (int d = 0; d < depth; ++d) {
+    __m512i b[kColumns];
+    for (int j = 0; j < kColumns; ++j) b[j] = load(v + static_cast<std::int64_t>(d) * ldv + 16 * j);
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i a = broadcast_pair(p + static_cast<std::int64_t>(d) * ldr + r);
+      for (int j = 0; j < kColumns; ++j) sum[r][j] = dot(sum[r][j], b[j], a);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < kColumns; ++j) _mm512_storeu_ps(o + static_cast<std::int64_t>(r) * ldv + 16 * j, sum[r][j]);
+  }
+}
+
+template <int kColumns>
+HWY_INLINE void output_panel(const std::uint32_t* p, int ldr, const std::uint32_t* v, int ldv, int rows, int depth, const float* corr,
+                             float* o) {
+  int row = 0;
+  for (; row + 6 <= rows; row += 6) {
+    output_block<6, kColumns>(p + row, ldr, v, ldv, depth, corr + row, o + static_cast<std::int64_t>(row) * ldv);
+  }
+  float* rest = o + static_cast<std::int64_t>(row) * ldv;
+  switch (rows - row) {
+    case 5: output_block<5, kColumns>(p + row, ldr, v, ldv, depth, corr + row, rest); break;
+    case 4: output_block<4, kColumns>(p + row, ldr, v, ldv, depth, corr + row, rest); break;
+    case 3: output_block<3, kColumns>(p + row, ldr, v, ldv, depth, corr + row, rest); break;
+    case 2: output_block<2, kColumns>(p + row, ldr, v, ldv, depth, corr + row, rest); break;
+    case 1: output_block<1, kColumns>(p + row, ldr, v, ldv, depth, corr + row, rest); break;
+    default: break;
+  }
+}
+
+/// Interleaves the 32 elements of two rows into pairs: elements 0..15 and 16..31.
+HWY_INLINE void interleave(__m512i even, __m512i odd, __m512i& low, __m512i& high) {
+  alignas(64) static constexpr std::uint16_t kLow[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                                         8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  alignas(64) static constexpr std::uint16_t kHigh[32] = {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+                                                          24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63};
+  low = _mm512_permutex2var_epi16(even, load(kLow), odd);
+  high = _mm512_permutex2var_epi16(even, load(kHigh), odd);
+}
+
+/// Sums of four vectors to out[0..3].
+HWY_INLINE void store_four_sums(__m512 a, __m512 b, __m512 c, __m512 d, float* out) {
+  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+  const __m512 sums = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))),
+                                    _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))));
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)));
+}
+
+template <int kRows>
+HWY_INLINE void small_score_rows(const std::uint16_t* q, int ldq, const std::byte* const* k_at, std::int64_t offset, int n, Ahead& ahead,
+                                 int dim, float* scores, int lds) {
+  for (int key = 0; key < n; key += 4) {
+    for (int i = key; i < key + 4 && i < n; ++i) ahead.step(2 * dim);
+    const std::byte* k0 = k_at[key] + offset;
+    const std::byte* k1 = k_at[key + 1] + offset;
+    const std::byte* k2 = k_at[key + 2] + offset;
+    const std::byte* k3 = k_at[key + 3] + offset;
+    __m512 sum[kRows][4];
+    for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm512_setzero_ps();
+    for (int d = 0; d < dim; d += 32) {
+      const __m512i a0 = load(k0 + 2 * d);
+      const __m512i a1 = load(k1 + 2 * d);
+      const __m512i a2 = load(k2 + 2 * d);
+      const __m512i a3 = load(k3 + 2 * d);
+      for (int r = 0; r < kRows; ++r) {
+        const __m512i b = load(q + static_cast<std::int64_t>(r) * ldq + d);
+        sum[r][0] = dot(sum[r][0], a0, b);
+        sum[r][1] = dot(sum[r][1], a1, b);
+        sum[r][2] = dot(sum[r][2], a2, b);
+        sum[r][3] = dot(sum[r][3], a3, b);
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      store_four_sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3], scores + static_cast<std::int64_t>(r) * lds + key);
+    }
+  }
+}
+
+/// kChunks x 32 columns of kRows rows.
+template <int kRows, int kChunks>
+HWY_INLINE void small_output_columns(const std::uint16_t* p, int ldp, const std::byte* const* v_at, std::int64_t offset, int n,
+                                     Ahead& ahead, int begin, const float* corr, float* o, int ldv) {
+  __m512 sum[kRows][2 * kChunks];
+  for (int r = 0; r < kRows; ++r) {
+    const __m512 c = _mm512_set1_ps(corr[r]);
+    for (int j = 0; j < 2 * kChunks; ++j) {
+      sum[r][j] = _mm512_mul_ps(_mm512_loadu_ps(o + static_cast<std::int64_t>(r) * ldv + begin + 16 * j), c);
+    }
+  }
+  for (int key = 0; key < n; key += 2) {
+    ahead.step(64 * kChunks);
+    if (key + 1 < n) ahead.step(64 * kChunks);
+    const std::byte* v0 = v_at[key] + offset + 2 * begin;
+    const std::byte* v1 = v_at[key + 1] + offset + 2 * begin;
+    __m512i b[2 * kChunks];
+    for (int j = 0; j < kChunks; ++j) {
+      interleave(load(v0 + 64 * j), load(v1 + 64 * j), b[2 * j], b[2 * j + 1]);
+    }
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i w = broadcast_pair(p + static_cast<std::int64_t>(r) * ldp + key);
+      for (int j = 0; j < 2 * kChunks; ++j) sum[r][j] = dot(sum[r][j], b[j], w);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < 2 * kChunks; ++j) _mm512_storeu_ps(o + static_cast<std::int64_t>(r) * ldv + begin + 16 * j, sum[r][j]);
+  }
+}
+
+template <int kRows>
+HWY_INLINE void small_output_rows(const std::uint16_t* p, int ldp, const std::byte* const* v_at, std::int64_t offset, int n, Ahead& ahead,
+                                  int dim, const float* corr, float* o, int ldv) {
+  constexpr int kChunks = kRows == 1 ? 4 : 2;  // 8 independent sums at least, 16 at most
+  int d = 0;
+  for (; d + 32 * kChunks <= dim; d += 32 * kChunks) {
+    small_output_columns<kRows, kChunks>(p, ldp, v_at, offset, n, ahead, d, corr, o, ldv);
+  }
+  for (; d < dim; d += 32) small_output_columns<kRows, 1>(p, ldp, v_at, offset, n, ahead, d, corr, o, ldv);
+}
+
+}  // namespace
+
+void large_scores(const std::byte* const* k_at, int n, const std::uint32_t* q, int ldr, int depth, float* scores) {
+  int column = 0;
+  for (; column + 64 <= ldr; column += 64) score_panel<4>(k_at, n, q + column, ldr, depth, scores + column);
+  for (; column + 32 <= ldr; column += 32) score_panel<2>(k_at, n, q + column, ldr, depth, scores + column);
+  for (; column < ldr; column += 16) score_panel<1>(k_at, n, q + column, ldr, depth, scores + column);
+}
+
+void large_outputs(const std::uint32_t* p, int ldr, const std::uint32_t* v, int ldv, int rows, int depth, const float* corr, float* o) {
+  int column = 0;
+  for (; column + 64 <= ldv; column += 64) output_panel<4>(p, ldr, v + column, ldv, rows, depth, corr, o + column);
+  for (; column + 32 <= ldv; column += 32) output_panel<2>(p, ldr, v + column, ldv, rows, depth, corr, o + column);
+  for (; column < ldv; column += 16) output_panel<1>(p, ldr, v + column, ldv, rows, depth, corr, o + column);
+}
+
+void narrow(const float* from, int n, std::uint16_t* to) {
+  for (int i = 0; i < n; i += 16) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(from + i)));
+  }
+}
+
+void pack_weights(const float* weights, int n, int ldr, std::uint32_t* pairs) {
+  for (int key = 0; key < n; key += 2) {
+    const float* even = weights + static_cast<std::int64_t>(key) * ldr;
+    const float* odd = even + ldr;
+    std::uint32_t* out = pairs + static_cast<std::int64_t>(key / 2) * ldr;
+    for (int r = 0; r < ldr; r += 16) {
+      const __m512i low = _mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(even + r)));
+      __m512i high = _mm512_setzero_si512();
+      if (key + 1 < n)
+        high = _mm512_slli_epi32(_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(odd + r))), 16);
+      _mm512_storeu_si512(out + r, _mm512_or_si512(low, high));
+    }
+  }
+}
+
+void pack_values(const std::byte* const* v_at, int n, int dim, int ldv, std::uint32_t* pairs) {
+  for (int key = 0; key < n; key += 2) {
+    std::uint32_t* out = pairs + static_cast<std::int64_t>(key / 2) * ldv;
+    for (int d = 0; d < ldv; d += 32) {
+      // Lanes past the row are neither read nor kept.
+      const int left = dim - d < 32 ? dim - d : 32;
+      const __mmask32 mask = left >= 32 ? ~__mmask32{0} : (left > 0 ? (__mmask32{1} << left) - 1 : __mmask32{0});
+      const __m512i even = _mm512_maskz_loadu_epi16(mask, v_at[key] + 2 * d);
+      const __m512i odd = key + 1 < n ? _mm512_maskz_loadu_epi16(mask, v_at[key + 1] + 2 * d) : _mm512_setzero_si512();
+      __m512i low;
+      __m512i high;
+      interleave(even, odd, low, high);
+      _mm512_storeu_si512(out + d, low);
+      if (d + 16 < ldv) _mm512_storeu_si512(out + d + 16, high);
+    }
+  }
+}
+
+void small_scores(const std::uint16_t* q, int ldq, int rows, const std::byte* const* k_at, std::int64_t offset, int n, Ahead& ahead,
+                  int dim, float* scores, int lds) {
+  Ahead none;
+  for (int r = 0; r < rows;) {
+    Ahead& now = r == 0 ? ahead : none;
+    const std::uint16_t* row = q + static_cast<std::int64_t>(r) * ldq;
+    float* out = scores + static_cast<std::int64_t>(r) * lds;
+    if (rows - r >= 4) {
+      small_score_rows<4>(row, ldq, k_at, offset, n, now, dim, out, lds);
+      r += 4;
+    } else if (rows - r >= 2) {
+      small_score_rows<2>(row, ldq, k_at, offset, n, now, dim, out, lds);
+      r += 2;
+    } else {
+      small_score_rows<1>(row, ldq, k_at, offset, n, now, dim, out, lds);
+      r += 1;
+    }
+  }
+}
+
+void small_outputs(const std::uint16_t* p, int ldp, int rows, const std::byte* const* v_at, std::int64_t offset, int n, Ahead& ahead,
+                   int dim, const float* corr, float* o, int ldv) {
+  Ahead none;
+  for (int r = 0; r < rows;) {
+    Ahead& now = r == 0 ? ahead : none;
+    const std::uint16_t* row = p + static_cast<std::int64_t>(r) * ldp;
+    float* out = o + static_cast<std::int64_t>(r) * ldv;
+    if (rows - r >= 4) {
+      small_output_rows<4>(row, ldp, v_at, offset, n, now, dim, corr + r, out, ldv);
+      r += 4;
+    } else if (rows - r >= 2) {
+      small_output_rows<2>(row, ldp, v_at, offset, n, now, dim, corr + r, out, ldv);
+      r += 2;
+    } else {
+      small_output_rows<1>(row, ldp, v_at, offset, n, now, dim, corr + r, out, ldv);
+      r += 1;
+    }
+  }
+}
+
+}  // namespace girih::attention::bf16
+
+HWY_POP_ATTRIBUTES
+
+#else
+
+namespace girih::attention::bf16 {
+
+[[noreturn]] static void absent() { bug("the AVX512-BF16 kernels were called on another architecture"); }
+void large_scores(const std::byte* const*, int, const std::uint32_t*, int, int, float*) { absent(); }
+void pack_weights(const float*, int, int, std::uint32_t*) { absent(); }
+void pack_values(const std::byte* const*, int, int, int, std::uint32_t*) { absent(); }
+void large_outputs(const std::uint32_t*, int, const std::uint32_t*, int, int, int, const float*, float*) { absent(); }
+void narrow(const float*, int, std::uint16_t*) { absent(); }
+void small_scores(const std::uint16_t*, int, int, const std::byte* const*, std::int64_t, int, Ahead&, int, float*, int) { absent(); }
+void small_outputs(const std::uint16_t*, int, int, const std::byte* const*, std::int64_t, int, Ahead&, int, const float*, float*, int) {
+  absent();
+}
+
+}  // namespace girih::attention::bf16
+
+#endif
