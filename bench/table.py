@@ -1,16 +1,30 @@
 #!/usr/bin/env python3
 """Renews README.md's table of benchmark results.
 
-    bench/table.py [--readme README.md] [--block cpu] RESULTS.json...
+    bench/table.py [--readme README.md] [--block cpu] [--all] RESULTS.json...
+    bench/table.py --bars RESULTS.json...
 
 The lines between `<!-- table:BLOCK -->` and `<!-- /table:BLOCK -->` are replaced by a table made from the rows of the given result files
-(the form of bench/README.md). With --print the table goes to stdout and no file is changed. Needs Python 3 alone.
+(the form of bench/README.md). With --print the table goes to stdout and no file is changed; with --bars each bar of bars.py, what was
+measured and whether it is met. Needs Python 3 alone.
 """
 
 import argparse
 import json
 import pathlib
 import sys
+
+import bars
+
+FIGURE = "docs/figures/cpu_roofline.svg"  # of bench/figure.py
+HEADLINES = (
+    "decode-mha-bf16-b16-kv2048", "decode-mha-e4m3-b16-kv2048", "decode-mha-i8-b16-kv2048", "decode-mha-f32-b16-kv2048",
+    "decode-gqa-bf16-b16-kv2048", "decode-gqa-e4m3-b16-kv2048", "decode-gqa-i8-b16-kv2048", "decode-gqa-f32-b16-kv2048",
+    "decode-gqa-bf16-skewed-b32", "decode-mla-bf16-b16-kv2048", "decode-gpt-oss-b16",
+    "prefix4096-gqa-bf16-b16-flat", "prefix4096-gqa-bf16-b16-cascade", "append-gqa-bf16-64-kv4096", "mixed-gqa-bf16-b8",
+    "prefill-bf16-causal-2048", "prefill-bf16-causal-8192", "prefill-bf16-full-8192", "prefill-f32-causal-8192",
+    "prefill-bf16-window1024-16384", "prefill-bf16-document8-8192", "prefill-bf16-softcap-2048", "prefill-bf16-alibi-2048",
+)
 
 
 def load(paths):
@@ -39,23 +53,44 @@ def seconds_text(seconds):
     return f"{seconds:.4g} s"
 
 
-def rate_text(amount, seconds):
-    return f"{amount / seconds / 1e9:.1f}" if amount > 0 and seconds > 0 else ""
+def bound_by_memory(row):
+    return row["bytes"] / row["read_bytes_per_second"] > row["flops"] / row["peak_flops"]
 
 
-def peers_text(row):
-    return ", ".join(f"{peer['ratio']:.2f}x {peer['name']}" for peer in row.get("peers", []))
+def rate_text(row):
+    """GB/s where memory bounds the case on that machine, GFLOP/s where arithmetic does."""
+    if bound_by_memory(row):
+        return f"{row['bytes'] / row['seconds'] / 1e9:.1f} GB/s"
+    return f"{row['flops'] / row['seconds'] / 1e9:.0f} GFLOP/s"
+
+
+def fastest_peer(row):
+    return min(row.get("peers", []), key=lambda peer: peer["ratio"], default=None)
+
+
+def headline_rows(rows):
+    """The rows of HEADLINES in its order; all rows where a file has none of them."""
+    by_name = {row["case"]: row for row in rows}
+    return [by_name[name] for name in HEADLINES if name in by_name] or rows
+
+
+def ratio_text(ratio):
+    return f"{ratio:.0f}x" if ratio >= 20 else f"{ratio:.1f}x"
 
 
 def attention_table(rows):
-    has_peers = any(row.get("peers") for row in rows)
-    lines = ["| case | time | GB/s | GFLOP/s | of roofline | plan |" + (" faster than |" if has_peers else ""),
-             "|---|--:|--:|--:|--:|--:|" + ("---|" if has_peers else "")]
+    peers = [peer for row in rows for peer in row.get("peers", [])]
+    name = " ".join(peers[0]["name"].split()[:2]) if peers else ""
+    lines = ["| case | time | rate | of roofline |" + (f" faster than {name} |" if peers else ""),
+             "|---|--:|--:|--:|" + ("--:|" if peers else "")]
     for row in rows:
-        line = (f"| {row['case']} | {seconds_text(row['seconds'])} | {rate_text(row['bytes'], row['seconds'])} | "
-                f"{rate_text(row['flops'], row['seconds'])} | {100 * row['roofline_fraction']:.0f} % | "
-                f"{seconds_text(row['plan_seconds'])} |")
-        lines.append(line + (f" {peers_text(row)} |" if has_peers else ""))
+        line = f"| {row['case']} | {seconds_text(row['seconds'])} | {rate_text(row)} | {100 * row['roofline_fraction']:.0f} % |"
+        if peers:
+            peer = fastest_peer(row)
+            line += f" {ratio_text(peer['ratio'])} ({' '.join(peer['name'].split()[2:])}) |" if peer else " |"
+        lines.append(line)
+    if peers:
+        lines += ["", f"The last column is the fastest way found to compute the same in {name} on the same threads; empty: it has none."]
     return lines
 
 
@@ -68,14 +103,15 @@ def plan_table(rows):
     return lines
 
 
-def make_table(machine, commits, rows):
-    lines = [f"{machine['cpu']}, {machine['workers']} workers, target {machine['target']}, {machine['date'][:10]}, "
-             f"commit {', '.join(commits)}."]
+def make_table(machine, commits, rows, every):
+    lines = [f"{machine['cpu']}, {machine['workers']} workers, target {machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}."]
     if machine.get("read_bytes_per_second"):
         lines[0] += (f" Ceilings: memory {machine['read_bytes_per_second'] / 1e9:.0f} GB/s, f32 {machine['f32_flops'] / 1e9:.0f} GFLOP/s, "
                      f"bf16 dot {machine['bf16_flops'] / 1e9:.0f} GFLOP/s.")
     for op, table in (("attention", attention_table), ("plan", plan_table)):
         chosen = [row for row in rows if row["op"] == op]
+        if op == "attention" and not every:
+            chosen = headline_rows(chosen)
         if chosen:
             lines += [""] + table(chosen)
     return "\n".join(lines)
@@ -97,8 +133,16 @@ def main():
     parser.add_argument("--readme", default=str(pathlib.Path(__file__).resolve().parent.parent / "README.md"))
     parser.add_argument("--block", default="cpu")
     parser.add_argument("--print", action="store_true", dest="show")
+    parser.add_argument("--all", action="store_true", help="every case instead of the headlines")
+    parser.add_argument("--bars", action="store_true", help="print the bars instead")
     arguments = parser.parse_args()
-    table = make_table(*load(arguments.results))
+    results = load(arguments.results)
+    if arguments.bars:
+        print("\n".join(bars.report(results[2])))
+        return
+    table = make_table(*results, arguments.all)
+    if (pathlib.Path(arguments.readme).parent / FIGURE).exists():
+        table = f"![Part of the roofline reached per case]({FIGURE})\n\n{table}"
     if arguments.show:
         print(table)
         return

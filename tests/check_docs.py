@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fails unless the C++ blocks of docs/layouts.md are the snippets of tests/docs_snippets_test.cc, word for word, and its figures exist.
+"""Fails unless the C++ blocks of docs/layouts.md are the snippets of tests/docs_snippets_test.cc, word for word, and the
+figures of that page and of README.md exist.
 
   check_docs.py ROOT            compares
   check_docs.py ROOT --update   copies the snippets into the page
@@ -47,6 +48,7 @@ def main():
 
     figures = os.path.join(root, "docs", "figures")
     shown = set(re.findall(r"\(figures/([\w.]+)\)", page))
+    shown |= set(re.findall(r"\(docs/figures/([\w.]+)\)", read(os.path.join(root, "README.md"))))
     there = {name for name in os.listdir(figures) if name.endswith(".svg")}
     faults += [f"figure {name} does not exist" for name in sorted(shown - there)]
     faults += [f"figure {name} is not shown" for name in sorted(there - shown)]

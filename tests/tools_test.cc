@@ -7,7 +7,7 @@
 
 #include "girih/context.h"
 #include "girih/error.h"
-#include "tools/attention_cases.h"
+#include "tools/attention_data.h"
 #include "tools/bench_report.h"
 #include "tools/lengths.h"
 #include "tools/output.h"
@@ -104,6 +104,13 @@ TEST(NamedVariant, VisiblePairsMatchTheDefinition) {
       for (int q = kv_len - qo_len; q < kv_len; ++q) {
         for (int k = 0; k < kv_len; ++k) expected += row.visible(q, k) ? 1 : 0;
       }
+      double keys = 0;
+      for (int k = 0; k < kv_len; ++k) {
+        bool seen = false;
+        for (int q = kv_len - qo_len; q < kv_len; ++q) seen = seen || row.visible(q, k);
+        keys += seen ? 1 : 0;
+      }
+      EXPECT_EQ(visible_keys(parse_call(row.mask, "w"), qo_len, kv_len), keys) << row.mask << " " << qo_len << " " << kv_len;
       EXPECT_EQ(visible_pairs(parse_call(row.mask, "w"), qo_len, kv_len), expected) << row.mask << " " << qo_len << " " << kv_len;
     }
   }
@@ -190,14 +197,34 @@ TEST(BenchCases, NamesAreUniqueAndFiltersChoose) {
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   BenchOptions options;
   EXPECT_EQ(choose_cases(options, names), names);
-  options.filter = "decode-mla*";
+  options.filter = "decode-mla*b2-*";
   EXPECT_EQ(choose_cases(options, names), std::vector<std::string>{"decode-mla-bf16-b2-kv2048"});
   options.filter = "nothing";
   EXPECT_NE(refusal([&] { choose_cases(options, names); }).find("decode-mla-bf16-b2-kv2048"), std::string::npos);
 }
 
+TEST(BenchCases, TwinsAreOtherCasesOfTheTable) {
+  const std::vector<std::string> names = attention_case_names();
+  for (const cases::ServingCase& c : cases::serving_cases()) {
+    for (const std::string& twin : c.twins) {
+      EXPECT_NE(twin, c.name);
+      EXPECT_EQ(std::count(names.begin(), names.end(), twin), 1) << c.name << " is compared with " << twin;
+    }
+  }
+}
+
+TEST(BenchCases, DescribesWhatItLists) {
+  const nlohmann::ordered_json described = describe_attention_cases({"prefix4096-gqa-bf16-b16-cascade", "decode-gqa-i8-b2-kv4096"});
+  ASSERT_EQ(described.size(), 2U);
+  EXPECT_EQ(described[0]["case"], "decode-gqa-i8-b2-kv4096");
+  EXPECT_EQ(described[0]["kv_dtype"], "i8");
+  EXPECT_EQ(described[0]["kv_lens"], (nlohmann::ordered_json{4096, 4096}));
+  EXPECT_EQ(described[1]["shared_prefix"], 4096);
+  EXPECT_EQ(described[1]["cascade"], true);
+}
+
 TEST(BenchCases, BytesAndFlops) {
-  AttentionCase c;
+  cases::ServingCase c;
   c.spec.num_qo_heads = 4;
   c.spec.num_kv_heads = 2;
   c.spec.head_dim_qk = 64;
@@ -210,6 +237,9 @@ TEST(BenchCases, BytesAndFlops) {
   EXPECT_EQ(useful_bytes(c), 64 * 2 * 96 * 2 + 2 * 4 * 96 * 2);
   c.spec.v_is_k = true;
   EXPECT_EQ(useful_bytes(c), 64 * 2 * 64 * 2 + 2 * 4 * 96 * 2);
+  c.shared_prefix = 0;
+  c.mask = "sliding_window:size=40";
+  EXPECT_EQ(useful_bytes(c), 72 * 2 * 64 * 2 + 2 * 4 * 96 * 2);
 }
 
 TEST(BenchReport, FormOfTheResultFile) {

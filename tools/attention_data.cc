@@ -1,8 +1,6 @@
-// Memory of one benchmark case (AttentionData): standard normal data, NHD pages in shuffled order. A table of normals is made once per
-// plane and copied from varying offsets, since drawing a gigabyte of numbers would take longer than the benchmark.
+// See attention_data.h. Memory of one benchmark case: standard normal data, NHD pages in shuffled order. A table of normals is made once
+// per plane and copied from varying offsets, since drawing a gigabyte of numbers would take longer than the benchmark.
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -10,49 +8,58 @@
 
 #include "base/error.h"
 #include "base/math.h"
-#include "tools/attention_cases.h"
+#include "base/numeric.h"
+#include "tools/attention_data.h"
 
 namespace girih::tools {
 namespace {
 
 constexpr float kQuantStep = 1.0F / 32;  // of int8 and e4m3 codes: normals up to 4 fit
 
-std::uint8_t to_e4m3(float value) {
-  // Nearest of the finite codes by search: slow, and used for a table only. Code = sign, 4 bits of exponent (bias 7), 3 of mantissa.
-  const float magnitude = std::fabs(value);
-  std::uint8_t best = 0;
-  float best_distance = magnitude;
-  for (int code = 1; code < 0x7f; ++code) {
-    const int exponent = code >> 3;
-    const float mantissa = static_cast<float>(code & 7) / 8;
-    const float decoded = exponent == 0 ? std::ldexp(mantissa, -6) : std::ldexp(1 + mantissa, exponent - 7);
-    const float distance = std::fabs(decoded - magnitude);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = static_cast<std::uint8_t>(code);
-    }
-  }
-  return static_cast<std::uint8_t>(best | (std::signbit(value) ? 0x80 : 0));
-}
-
 void encode(DType dtype, float value, std::byte* to) {
   switch (dtype) {
     case DType::f32: std::memcpy(to, &value, 4); return;
     case DType::bf16: {
-      const std::uint32_t word = std::bit_cast<std::uint32_t>(value);
-      const auto half = static_cast<std::uint16_t>((word + 0x7fff + ((word >> 16) & 1)) >> 16);
+      const std::uint16_t half = encode_bf16(value);
       std::memcpy(to, &half, 2);
       return;
     }
-    case DType::i8:
-      *to = static_cast<std::byte>(static_cast<std::int8_t>(std::lround(std::clamp(value / kQuantStep, -127.0F, 127.0F))));
-      return;
-    case DType::e4m3: *to = static_cast<std::byte>(to_e4m3(value / kQuantStep)); return;
+    case DType::i8: *to = static_cast<std::byte>(encode_i8(value / kQuantStep)); return;
+    case DType::e4m3: *to = static_cast<std::byte>(encode_e4m3(value / kQuantStep)); return;
     default: bug("no encoder for {}", name(dtype));
   }
 }
 
 }  // namespace
+
+double useful_flops(const cases::ServingCase& c) {
+  const NamedCall mask = parse_call(c.mask, c.name);
+  double pairs = 0;
+  for (std::size_t r = 0; r < c.qo_lens.size(); ++r) pairs += visible_pairs(mask, c.qo_lens[r], c.kv_lens[r]);
+  return pairs * c.spec.num_qo_heads * 2.0 * (c.spec.head_dim_qk + c.spec.head_dim_vo);
+}
+
+double useful_bytes(const cases::ServingCase& c) {
+  const NamedCall mask = parse_call(c.mask, c.name);
+  double keys = static_cast<double>(c.shared_prefix);
+  double rows = 0;
+  for (std::size_t r = 0; r < c.qo_lens.size(); ++r) {
+    keys += visible_keys(mask, c.qo_lens[r], c.kv_lens[r]) - static_cast<double>(c.shared_prefix);
+    rows += static_cast<double>(c.qo_lens[r]);
+  }
+  const double key_bytes = static_cast<double>(bytes(c.spec.k_dtype, c.spec.head_dim_qk)) +
+                           (c.spec.v_is_k ? 0.0 : static_cast<double>(bytes(c.spec.v_dtype, c.spec.head_dim_vo)));
+  const double row_bytes = static_cast<double>(bytes(c.spec.q_dtype, c.spec.head_dim_qk) + bytes(c.spec.o_dtype, c.spec.head_dim_vo));
+  return keys * c.spec.num_kv_heads * key_bytes + rows * c.spec.num_qo_heads * row_bytes;
+}
+
+OwnedBatch make_batch(const cases::ServingCase& c) {
+  OwnedBatch batch =
+      make_batch(c.spec, c.qo_lens, c.kv_lens, cases::kServingPageSize, parse_call(c.mask, c.name), parse_call(c.logits, c.name));
+  if (c.sinks) add_sinks(batch.variant, std::vector<float>(static_cast<std::size_t>(c.spec.num_qo_heads), cases::kServingSink));
+  batch.spec.variant = batch.variant.variant;
+  return batch;
+}
 
 void AttentionData::Free::operator()(std::byte* memory) const { std::free(memory); }
 
@@ -78,8 +85,8 @@ AttentionData::Memory AttentionData::random_memory(DType dtype, std::int64_t ele
   return memory;
 }
 
-AttentionData::AttentionData(const AttentionCase& c) {
-  batch_ = make_batch(c.spec, c.qo_lens, c.kv_lens, kBenchPageSize, parse_call(c.mask, c.name), parse_call(c.logits, c.name));
+AttentionData::AttentionData(const cases::ServingCase& c) {
+  batch_ = make_batch(c);
   const AttentionSpec& spec = batch_.spec;
   make_pages(c);
   make_store(spec);
@@ -91,13 +98,13 @@ AttentionData::AttentionData(const AttentionCase& c) {
   for (const std::vector<std::int32_t>& pages : pages_) segments_.push_back({.store = store_, .kv_indices = pages, .page_pos = {}});
 }
 
-void AttentionData::make_pages(const AttentionCase& c) {
-  const std::int64_t prefix_pages = c.shared_prefix / kBenchPageSize;
+void AttentionData::make_pages(const cases::ServingCase& c) {
+  const std::int64_t prefix_pages = c.shared_prefix / cases::kServingPageSize;
   std::vector<std::int32_t> prefix, own, flat;
   for (std::int64_t p = 0; p < prefix_pages; ++p) prefix.push_back(static_cast<std::int32_t>(num_pages_++));
   for (std::int64_t kv_len : c.kv_lens) {
     flat.insert(flat.end(), prefix.begin(), prefix.end());
-    for (std::int64_t p = prefix_pages; p < ceil_div(kv_len, kBenchPageSize); ++p) {
+    for (std::int64_t p = prefix_pages; p < ceil_div(kv_len, cases::kServingPageSize); ++p) {
       own.push_back(static_cast<std::int32_t>(num_pages_));
       flat.push_back(static_cast<std::int32_t>(num_pages_++));
     }
@@ -116,21 +123,21 @@ void AttentionData::make_pages(const AttentionCase& c) {
   pages_ = {shuffled(prefix), shuffled(own)};
   std::vector<std::int64_t> own_lens = c.kv_lens;
   for (std::int64_t& n : own_lens) n -= c.shared_prefix;
-  batch_.segments = {make_segment({c.shared_prefix}, kBenchPageSize), make_segment(own_lens, kBenchPageSize)};
+  batch_.segments = {make_segment({c.shared_prefix}, cases::kServingPageSize), make_segment(own_lens, cases::kServingPageSize)};
   batch_.segments[0].qo_indptr = {0, batch_.num_tokens()};
 }
 
 void AttentionData::make_store(const AttentionSpec& spec) {
-  store_.page_size = kBenchPageSize;
+  store_.page_size = cases::kServingPageSize;
   store_.num_pages = num_pages_;
   const auto plane = [&](DType dtype, int dim, ScaleGranularity scale, Memory& memory, std::uint64_t seed) {
-    memory = random_memory(dtype, num_pages_ * kBenchPageSize * spec.num_kv_heads * dim, seed);
+    memory = random_memory(dtype, num_pages_ * cases::kServingPageSize * spec.num_kv_heads * dim, seed);
     KvPlane p;
     p.data = memory.get();
     p.dtype = dtype;
     p.head_byte_stride = bytes(dtype, dim);
     p.token_byte_stride = p.head_byte_stride * spec.num_kv_heads;
-    p.page_byte_stride = p.token_byte_stride * kBenchPageSize;
+    p.page_byte_stride = p.token_byte_stride * cases::kServingPageSize;
     p.scales.granularity = scale;
     if (scale != ScaleGranularity::none) {
       scale_ = kQuantStep;

@@ -58,6 +58,9 @@ std::vector<std::string> machine_case_names();
 std::vector<std::string> plan_case_names();
 std::vector<std::string> attention_case_names();
 
+/// The cases of those names with all that a program of another library needs to time the same problem.
+nlohmann::ordered_json describe_attention_cases(const std::vector<std::string>& names);
+
 using BenchClock = std::chrono::steady_clock;
 inline double seconds_since(BenchClock::time_point start) { return std::chrono::duration<double>(BenchClock::now() - start).count(); }
 

@@ -18,16 +18,28 @@ CpuTarget target_from_name(const std::string& text) {
   fail(Code::invalid_argument, "--target", "'{}' is none of {}", text, names);
 }
 
+nlohmann::ordered_json describe_names(const std::vector<std::string>& names) {
+  nlohmann::ordered_json described = nlohmann::ordered_json::array();
+  for (const std::string& name : names) described.push_back({{"case", name}});
+  return described;
+}
+
 struct Subcommand {
   const char* name;
   const char* about;
   std::vector<std::string> (*case_names)();
   std::function<BenchResult(const BenchOptions&)> measure;
+  nlohmann::ordered_json (*describe)(const std::vector<std::string>& names) = describe_names;
 };
 
 void run_bench(BenchOptions options, const Subcommand& subcommand, int& exit_code) {
   if (options.list) {
-    for (const std::string& name : choose_cases(options, subcommand.case_names())) fmt::print("{}\n", name);
+    const std::vector<std::string> names = choose_cases(options, subcommand.case_names());
+    if (options.json.empty()) {
+      for (const std::string& name : names) fmt::print("{}\n", name);
+    } else {
+      write_file(options.json, nlohmann::ordered_json{{"cases", subcommand.describe(names)}}.dump(1) + "\n");
+    }
     exit_code = kOk;
     return;
   }
@@ -67,12 +79,12 @@ void add_bench_command(CLI::App& app, int& exit_code, AllocationCount allocation
       {"machine", "Ceilings: reading memory, f32 multiply-add, bf16 dot product", machine_case_names, bench_machine},
       {"plan", "Time, size and balance of plan()", plan_case_names,
        [allocation_count](const BenchOptions& options) { return bench_plan(options, allocation_count); }},
-      {"attention", "Attention beside the machine's ceilings", attention_case_names, bench_attention}};
+      {"attention", "Attention beside the machine's ceilings", attention_case_names, bench_attention, describe_attention_cases}};
   for (const Subcommand& subcommand : subcommands) {
     CLI::App* command = bench->add_subcommand(subcommand.name, subcommand.about);
     const auto o = std::make_shared<BenchOptions>();
     command->add_option("--case", o->filter, "Only this case, or those that match a pattern with * and ?");
-    command->add_option("--json", o->json, "Write the results as JSON; - = stdout");
+    command->add_option("--json", o->json, "Write the results, or with --list the cases, as JSON; - = stdout");
     command->add_option("--report", o->report, "Write the results as a page with a table");
     command->add_option("--repeats", o->repeats, "Repeats a median is taken over")->check(CLI::Range(1, 100000));
     command->add_option("--workers", o->workers, "CPU workers; 0 = all CPUs")->check(CLI::Range(0, 4096));

@@ -63,9 +63,14 @@ std::string bench_html(const BenchResult& result) {
       "us</th><th>more</th></tr>\n";
   for (const BenchRow& r : result.rows) {
     std::string more;
-    for (const auto& [key, value] : r.extra.items())
+    for (const auto& [key, value] : r.extra.items()) {
+      if (!value.is_primitive()) continue;  // comparisons, below
       more +=
           (more.empty() ? "" : ", ") + key + " " + (value.is_number_float() ? fmt::format("{:.4g}", value.get<double>()) : value.dump());
+    }
+    for (const auto& twin : r.extra.value("twins", Json::array()))
+      more += fmt::format(", {:.3f}x {}", twin["ratio"].get<double>(), twin["case"].get<std::string>());
+    if (r.extra.contains("one_worker")) more += fmt::format(", {:.3f}x one worker", r.extra["one_worker"]["ratio"].get<double>());
     const auto rate = [&r](double amount) { return r.seconds > 0 ? fmt::format("{:.1f}", amount / r.seconds / 1e9) : std::string("-"); };
     page += fmt::format(
         "<tr><td>{}</td><td>{}</td><td>{:.4f}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.1f}</td><td>{:.1f}</td><td>{}</td></tr>\n",

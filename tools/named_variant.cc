@@ -1,8 +1,9 @@
-// See named_variant.h. visible_pairs() restates each mask as intervals of keys per row, so that benchmarks do not trust the planner's
-// count.
+// See named_variant.h. visible_to_row() restates each mask as an interval of keys per row, so that benchmarks do not trust the planner's
+// counts.
 #include "tools/named_variant.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -15,6 +16,12 @@ void add_plan_array(NamedVariant& named, std::string_view name) {
   ParamValue value{.name = name};
   value.array = TensorView(named.i32.data(), DType::i32, {std::ssize(named.i32)});
   named.plan_params.push_back(value);
+}
+
+void add_run_array(NamedVariant& named, std::string_view name, std::vector<float>& values) {
+  ParamValue value{.name = name};
+  value.array = TensorView(values.data(), DType::f32, {std::ssize(values)});
+  named.run_params.push_back(value);
 }
 
 std::vector<std::int32_t> document_ids(const NamedCall& mask, std::string_view what, std::int64_t positions) {
@@ -93,9 +100,7 @@ void set_logits(NamedVariant& named, const NamedCall& logits, const VariantShape
     logits.check_args(what, {});
     expr = variants::alibi();
     named.f32 = variants::alibi_slopes(shape.num_qo_heads);
-    ParamValue value{.name = "alibi_slopes"};
-    value.array = TensorView(named.f32.data(), DType::f32, {std::ssize(named.f32)});
-    named.run_params.push_back(value);
+    add_run_array(named, "alibi_slopes", named.f32);
   } else if (logits.name == "sigmoid") {
     logits.check_args(what, {"bias"});
     expr = variants::sigmoid_logits(static_cast<float>(logits.number(what, "bias")));
@@ -103,6 +108,43 @@ void set_logits(NamedVariant& named, const NamedCall& logits, const VariantShape
   } else {
     fail(Code::invalid_argument, what, "no logits rule '{}'; there are none, soft_cap, alibi, sigmoid", logits.name);
   }
+}
+
+/// Keys that one row sees: [begin, end), and those of the first `first` that lie before.
+struct VisibleKeys {
+  std::int64_t begin = 0, end = 0, first = 0;
+};
+
+VisibleKeys visible_to_row(const NamedCall& mask, std::int64_t qo_len, std::int64_t kv_len, std::int64_t row) {
+  constexpr std::string_view kWhat = "visible keys";
+  const std::int64_t p = kv_len - qo_len + row;
+  std::int64_t begin = 0;
+  std::int64_t end = kv_len;
+  std::int64_t first = 0;
+  if (mask.name != "full" && mask.name != "document") end = p + 1;
+  if (mask.name == "window") {
+    const std::int64_t left = mask.integer(kWhat, "left", -1, kMaxLength);
+    const std::int64_t right = mask.integer_or(kWhat, "right", 0, -1, kMaxLength);
+    if (left >= 0) begin = p - left;
+    end = right < 0 ? kv_len : p + right + 1;
+  } else if (mask.name == "sliding_window") {
+    begin = p - mask.integer(kWhat, "size", 1, kMaxLength) + 1;
+  } else if (mask.name == "chunked_local") {
+    const std::int64_t size = mask.integer(kWhat, "size", 1, kMaxLength);
+    begin = p / size * size;
+  } else if (mask.name == "streaming") {
+    begin = p - mask.integer(kWhat, "left", 0, kMaxLength);
+    first = mask.integer(kWhat, "first", 0, kMaxLength);
+  } else if (mask.name == "document") {
+    const std::int64_t size = mask.integer(kWhat, "size", 1, kMaxLength);
+    begin = p / size * size;
+    end = begin + size;
+  } else if (mask.name != "full" && mask.name != "causal") {
+    fail(Code::invalid_argument, kWhat, "no count for mask '{}'", mask.name);
+  }
+  begin = std::max<std::int64_t>(begin, 0);
+  end = std::max(std::min(end, kv_len), begin);
+  return {begin, end, first};
 }
 
 }  // namespace
@@ -116,40 +158,33 @@ NamedVariant make_variant(const NamedCall& mask, const NamedCall& logits, const 
   return named;
 }
 
+void add_sinks(NamedVariant& named, std::vector<float> sinks) {
+  named.sinks = std::move(sinks);
+  named.variant.sink = variants::sinks();
+  named.variant.name += "+sinks";
+  add_run_array(named, "sinks", named.sinks);
+}
+
 double visible_pairs(const NamedCall& mask, std::int64_t qo_len, std::int64_t kv_len) {
-  constexpr std::string_view kWhat = "visible_pairs";
   double pairs = 0;
   for (std::int64_t i = 0; i < qo_len; ++i) {
-    const std::int64_t p = kv_len - qo_len + i;
-    std::int64_t begin = 0;
-    std::int64_t end = kv_len;
-    std::int64_t extra = 0;  // keys outside [begin, end)
-    if (mask.name != "full" && mask.name != "document") end = p + 1;
-    if (mask.name == "window") {
-      const std::int64_t left = mask.integer(kWhat, "left", -1, kMaxLength);
-      const std::int64_t right = mask.integer_or(kWhat, "right", 0, -1, kMaxLength);
-      if (left >= 0) begin = p - left;
-      end = right < 0 ? kv_len : p + right + 1;
-    } else if (mask.name == "sliding_window") {
-      begin = p - mask.integer(kWhat, "size", 1, kMaxLength) + 1;
-    } else if (mask.name == "chunked_local") {
-      const std::int64_t size = mask.integer(kWhat, "size", 1, kMaxLength);
-      begin = p / size * size;
-    } else if (mask.name == "streaming") {
-      begin = std::max<std::int64_t>(0, p - mask.integer(kWhat, "left", 0, kMaxLength));
-      extra = std::min(mask.integer(kWhat, "first", 0, kMaxLength), begin);
-    } else if (mask.name == "document") {
-      const std::int64_t size = mask.integer(kWhat, "size", 1, kMaxLength);
-      begin = p / size * size;
-      end = begin + size;
-    } else if (mask.name != "full" && mask.name != "causal") {
-      fail(Code::invalid_argument, kWhat, "no count for mask '{}'", mask.name);
-    }
-    begin = std::max<std::int64_t>(begin, 0);
-    end = std::min(end, kv_len);
-    pairs += static_cast<double>(std::max<std::int64_t>(end - begin, 0) + extra);
+    const VisibleKeys seen = visible_to_row(mask, qo_len, kv_len, i);
+    pairs += static_cast<double>(seen.end - seen.begin + std::min(seen.first, seen.begin));
   }
   return pairs;
+}
+
+double visible_keys(const NamedCall& mask, std::int64_t qo_len, std::int64_t kv_len) {
+  double keys = 0;
+  std::int64_t covered = 0;  // keys below it are counted or seen by no row: later rows' ranges neither begin nor end earlier
+  for (std::int64_t i = 0; i < qo_len; ++i) {
+    const VisibleKeys seen = visible_to_row(mask, qo_len, kv_len, i);
+    for (const auto& [begin, end] : {std::pair<std::int64_t, std::int64_t>{0, std::min(seen.first, seen.begin)}, {seen.begin, seen.end}}) {
+      keys += static_cast<double>(std::max<std::int64_t>(end - std::max(begin, covered), 0));
+      covered = std::max(covered, end);
+    }
+  }
+  return keys;
 }
 
 }  // namespace girih::tools

@@ -17,6 +17,7 @@ struct NamedVariant {
   Variant variant;
   std::vector<std::int32_t> i32;  ///< "document_id" or "prefix_len"
   std::vector<float> f32;         ///< "alibi_slopes"
+  std::vector<float> sinks;       ///< "sinks"
   std::vector<ParamValue> plan_params;
   std::vector<ParamValue> run_params;
 
@@ -38,7 +39,12 @@ struct VariantShape {
 NamedVariant make_variant(const NamedCall& mask, const NamedCall& logits, const VariantShape& shape, std::string_view mask_what = "--mask",
                           std::string_view logits_what = "--logits");
 
+/// Gives the variant a learned logit per query head that joins the softmax's denominator.
+void add_sinks(NamedVariant& named, std::vector<float> sinks);
+
 /// Keys that the mask lets a request's rows see, summed over its rows (positions bottom-right aligned).
 double visible_pairs(const NamedCall& mask, std::int64_t qo_len, std::int64_t kv_len);
+/// Keys that at least one of its rows sees.
+double visible_keys(const NamedCall& mask, std::int64_t qo_len, std::int64_t kv_len);
 
 }  // namespace girih::tools

@@ -1,5 +1,5 @@
-// The table of attention cases: what a test checks and what the benchmark times are the same names. Each theme is a few loops over
-// data; `serving_cases(scale)` are the shapes of real serving (tests take a small scale, the benchmark 1).
+// The table of attention cases that aim at a property: each theme is a few loops over data. The cases of real serving, which the
+// benchmark times and a test checks scaled down, are in serving.h.
 // Output is f32 and KV bf16 where a case does not say otherwise: f32 output leaves no rounding to hide behind.
 #pragma once
 
@@ -530,45 +530,6 @@ inline std::vector<AttentionCase> variant_cases() {
     partial.name = "partial_" + v.name;
     add(partial, lengths("mixed"), spec, Layout::nhd);
   }
-  return cases;
-}
-
-// ------------------------------------------------------------------------------------------------ serving
-
-/// Shapes of real serving with lengths multiplied by `scale` (at least 1).
-inline std::vector<AttentionCase> serving_cases(double scale) {
-  const auto times = [scale](std::vector<std::int64_t> lens) {
-    for (std::int64_t& n : lens) {
-      if (n > 1) n = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(n) * scale));
-    }
-    return lens;
-  };
-  std::vector<AttentionCase> cases;
-  const auto add = [&](std::string name, AttentionSpec spec, std::vector<std::int64_t> q, std::vector<std::int64_t> kv) -> AttentionCase& {
-    spec.lse = LseKind::none;
-    spec.o_dtype = DType::bf16;
-    cases.push_back(make_case(std::move(name), spec, {"", times(std::move(q)), times(std::move(kv))}));
-    return cases.back();
-  };
-  const std::vector<std::int64_t> decode_kv{512, 1024, 2048, 4096, 700, 1500, 3000, 8192, 100, 1100, 2600, 640, 900, 5000, 1800, 333};
-  const std::vector<std::int64_t> ones(decode_kv.size(), 1);
-  add("llama3_8b_decode", make_spec(32, 8, 128), ones, decode_kv);
-  add("llama3_8b_prefill", make_spec(32, 8, 128), {2048}, {2048});
-  add("llama3_8b_append", make_spec(32, 8, 128), {512}, {4096});
-  add("llama3_8b_mixed", make_spec(32, 8, 128), {1, 1, 1, 1, 1, 1, 1, 512}, {1024, 2048, 4096, 700, 333, 1800, 900, 512});
-  add("llama3_70b_decode", make_spec(64, 8, 128), ones, decode_kv);
-  add("mistral_window_decode", make_spec(32, 8, 128), ones, decode_kv).spec.variant.mask = variants::sliding_window(4096);
-  add("gemma_soft_cap_prefill", make_spec(16, 8, 256), {1024}, {1024}).spec.variant.logits = variants::soft_cap(50);
-  AttentionCase& oss = add("gpt_oss_decode", make_spec(64, 8, 64), ones, decode_kv);
-  oss.spec.variant.sink = variants::sinks();
-  oss.spec.variant.mask = variants::sliding_window(128);
-  oss.params.push_back({"sinks", ParamTime::run, std::vector<float>(64, 0.5F)});
-  AttentionCase& mla = add("deepseek_v3_mla_decode", make_spec(128, 1, 576, 512), ones, decode_kv);
-  mla.spec.v_is_k = true;
-  mla.spec.head_dim_rope = 64;
-  mla.spec.sm_scale = 1 / std::sqrt(192.0);
-  AttentionCase& fp8 = add("llama3_8b_decode_e4m3", make_spec(32, 8, 128), ones, decode_kv);
-  set_kv(fp8.spec, DType::e4m3, ScaleGranularity::tensor, DType::e4m3, ScaleGranularity::tensor);
   return cases;
 }
 

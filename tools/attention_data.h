@@ -1,46 +1,34 @@
-// The attention benchmark's cases as data, and the memory that running one needs.
+// What `girih bench attention` needs beside the table of tests/cases/serving.h: useful work, and the memory that running a case takes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string>
 #include <vector>
 
 #include "girih/attention.h"
+#include "tests/cases/serving.h"
 #include "tools/batch_json.h"
 
 namespace girih::tools {
 
-struct AttentionCase {
-  std::string name;
-  AttentionSpec spec;                          ///< without variant
-  std::vector<std::int64_t> qo_lens, kv_lens;  ///< per request
-  std::string mask = "causal", logits = "none";
-  std::int64_t shared_prefix = 0;  ///< the first keys of every request lie in the same pages (a multiple of the page size)
-  bool cascade = false;            ///< the shared prefix is a segment of its own, one group over all requests
-};
-
-inline constexpr std::int64_t kBenchPageSize = 16;
-
-std::vector<AttentionCase> attention_cases();
-
 /// Multiply-adds of visible pairs, twice: 2 * (head_dim_qk + head_dim_vo) flops a pair and query head.
-double useful_flops(const AttentionCase& c);
-/// Distinct keys and values once, Q and O.
-double useful_bytes(const AttentionCase& c);
+double useful_flops(const cases::ServingCase& c);
+/// Distinct keys and values that a row sees once, Q and O. A shared prefix is taken to be seen whole.
+double useful_bytes(const cases::ServingCase& c);
+
+/// The case's batch with its variant: one segment over all requests, also where the case is a cascade.
+OwnedBatch make_batch(const cases::ServingCase& c);
 
 /// Batch, random data in shuffled pages and arguments of run(), without workspace.
 class AttentionData {
  public:
-  explicit AttentionData(const AttentionCase& c);
+  explicit AttentionData(const cases::ServingCase& c);
   AttentionData(const AttentionData&) = delete;
   AttentionData& operator=(const AttentionData&) = delete;
 
   const OwnedBatch& batch() const { return batch_; }
   AttentionArgs args() const;
-  const TensorView& output() const { return o_; }
 
  private:
   struct Free {
@@ -49,7 +37,7 @@ class AttentionData {
   using Memory = std::unique_ptr<std::byte[], Free>;
   static Memory allocate(std::int64_t bytes);
   Memory random_memory(DType dtype, std::int64_t elements, std::uint64_t seed);
-  void make_pages(const AttentionCase& c);
+  void make_pages(const cases::ServingCase& c);
   void make_store(const AttentionSpec& spec);
 
   OwnedBatch batch_;

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Checks the scripts of bench/ on made-up results: check_bench.py ROOT GIRIH.
+
+The cases that bars and tables name must be cases of the tool, verdicts must follow the numbers, README's block must be replaced and
+nothing else, and the figure must be XML.
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+root, girih = sys.argv[1:3]
+sys.path.insert(0, os.path.join(root, "bench"))
+sys.dont_write_bytecode = True
+import bars  # noqa: E402
+import table  # noqa: E402
+
+NAMES = subprocess.run([girih, "bench", "attention", "--list"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+
+
+def row(case, seconds=0.01, flops=1e9, **more):
+    return {"op": "attention", "case": case, "backend": "cpu", "seconds": seconds, "bytes": 1e6, "flops": flops, "roofline_fraction": 0.5,
+            "plan_seconds": 1e-6, "host_seconds": 1e-6, "read_bytes_per_second": 5e10, "peak_flops": 1e12, "peers": [], **more}
+
+
+def verdicts(*rows):
+    """The last words of each bar's line by case."""
+    return [(line[51:85].strip(), line.split("  ")[-1]) for line in bars.report(list(rows)) if not line.endswith("no row") and line[51:85].strip()]
+
+
+def main():
+    named = {case for _, cases, *_ in bars.BARS for case in cases} | set(table.HEADLINES)
+    assert named <= set(NAMES), f"no such cases: {sorted(named - set(NAMES))}"
+
+    assert verdicts(row("decode-mha-bf16-b2-kv4096", roofline_fraction=0.849))[0][1] == "MISS"
+    assert verdicts(row("decode-mha-bf16-b2-kv4096", roofline_fraction=0.85))[0][1] == "ok"
+    twin = {"case": "prefill-bf16-causal-2048", "seconds": 0.01, "flops": 2e9, "roofline_fraction": 0.5, "ratio": 1.7}
+    slow = row("prefill-bf16-softcap-2048", flops=1e9, twins=[twin])        # half the pairs in 1 / 1.7 of the time: 1.18 a pair
+    assert verdicts(slow) == [("prefill-bf16-softcap-2048", "MISS")], verdicts(slow)
+    twin["ratio"] = 1.75
+    assert verdicts(slow) == [("prefill-bf16-softcap-2048", "ok")], verdicts(slow)
+    peers = [{"name": "torch 2.0 SDPA", "seconds": 1, "ratio": 30.0}, {"name": "torch 2.0 FlexAttention", "seconds": 1, "ratio": 19.9},
+             {"name": "torch 2.0 SDPA heads as rows", "seconds": 1, "ratio": 2.0}]
+    gqa = row("decode-gqa-bf16-b16-kv2048", roofline_fraction=0.7, peers=peers)
+    assert [v for _, v in verdicts(gqa)] == ["ok", "MISS", "for comparison"], verdicts(gqa)
+
+    with tempfile.TemporaryDirectory() as folder:
+        results, readme, figure = (os.path.join(folder, name) for name in ("results.json", "README.md", "figure.svg"))
+        machine = {"cpu": "a < b & c", "workers": 2, "target": "avx3", "date": "2026-01-02T03:04:05Z"}
+        with open(results, "w", encoding="utf-8") as file:
+            json.dump({"machine": machine, "commit": "abc", "rows": [gqa, slow, row("prefill-bf16-causal-2048")]}, file)
+        with open(readme, "w", encoding="utf-8") as file:
+            file.write("before\n<!-- table:cpu -->\nold\n<!-- /table:cpu -->\nafter\n")
+        run = [sys.executable, "-B"]
+        subprocess.run([*run, os.path.join(root, "bench", "table.py"), "--readme", readme, results], check=True)
+        with open(readme, encoding="utf-8") as file:
+            text = file.read()
+        assert text.startswith("before\n<!-- table:cpu -->\n") and text.endswith("\n<!-- /table:cpu -->\nafter\n") and "old" not in text, text
+        assert "| prefill-bf16-softcap-2048 | 10 ms | 100 GFLOP/s | 50 % | |" in text, text
+        subprocess.run([*run, os.path.join(root, "bench", "figure.py"), "--out", figure, results], check=True)
+        words = "".join(xml.etree.ElementTree.parse(figure).getroot().itertext())
+        assert "prefill-bf16-causal-2048" in words and "a < b & c" in words, words
+
+
+main()
