@@ -21,8 +21,8 @@ Expr causal() { return kv_pos() <= q_pos(); }
 
 // FlashInfer's and FlashAttention's (window_left, window_right).
 Expr window(std::int64_t left, std::int64_t right) {
-  const Expr from_left = q_pos() - kv_pos() <= Expr(left);
-  const Expr from_right = right == 0 ? causal() : kv_pos() - q_pos() <= Expr(right);
+  Expr from_left = q_pos() - kv_pos() <= Expr(left);
+  Expr from_right = right == 0 ? causal() : kv_pos() - q_pos() <= Expr(right);
   if (left < 0 && right < 0) return Expr::boolean(true);
   if (left < 0) return from_right;
   if (right < 0) return from_left;

@@ -206,6 +206,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     Workspace workspace(needed, kNanPattern);
     AttentionArgs args = make_args(p, out, workspace.span());
     run(context, schedule, plan, args);
+    out.bf16_weights = schedule.state().bf16_dot;
   } catch (const Error& e) {
     if (e.code() == Code::internal) broken(e.what());
     if (!out.untouched()) broken(std::string("outputs written before: ") + e.what());
