@@ -44,7 +44,7 @@ ScratchOffsets cpu_scratch(const ScheduleState& s) {
   o.key_info = place(2 * keys * kKeyInfoBytes);  // the block at work and the next one
   o.row_info = place(rows * static_cast<std::int64_t>(sizeof(variant::RowVars) + 8));
   o.visible = place(rows * keys);
-  o.eval = place(variant::evaluate_scratch_bytes(s.program, std::max({shape.kv_block, shape.ldk, shape.ldv})) +
+  o.eval = place(variant::evaluate_scratch_bytes(s.program, std::max({shape.kv_block, shape.max_rows, shape.ldk, shape.ldv})) +
                  4 * static_cast<std::int64_t>(2 * shape.ldk + std::max(shape.ldk, shape.ldv)));  // and cos, sin, one row
   o.total = at;
   return o;

@@ -115,25 +115,68 @@ void large_masks(Tile& t, int n) {
   }
 }
 
-/// Applies the logits hook to S^T [n, ldr] by way of a row-major copy. Scores are brought to natural units on the way.
+/// Four vectors as 4 x 4 blocks (of 128 bits each), transposed. Its own inverse.
+HWY_INLINE void transpose_blocks(VF& a, VF& b, VF& c, VF& d) {
+  const hn::RepartitionToWide<hn::RebindToUnsigned<DF>> dw;
+  const auto ab_low = hn::BitCast(dw, hn::InterleaveLower(df, a, b));
+  const auto ab_high = hn::BitCast(dw, hn::InterleaveUpper(df, a, b));
+  const auto cd_low = hn::BitCast(dw, hn::InterleaveLower(df, c, d));
+  const auto cd_high = hn::BitCast(dw, hn::InterleaveUpper(df, c, d));
+  a = hn::BitCast(df, hn::InterleaveLower(dw, ab_low, cd_low));
+  b = hn::BitCast(df, hn::InterleaveUpper(dw, ab_low, cd_low));
+  c = hn::BitCast(df, hn::InterleaveLower(dw, ab_high, cd_high));
+  d = hn::BitCast(df, hn::InterleaveUpper(dw, ab_high, cd_high));
+}
+
+/// Copies kLanes rows of S^T (columns from `begin` on, all keys) to row-major probs, times key_factors, or back if kBack.
+template <bool kBack>
+HWY_INLINE void copy_strip(Tile& t, int n, int begin) {
+  const hn::CappedTag<float, 4> d4;
+  const int ldp = t.shape.kv_block;
+  alignas(64) float blocks[4][kLanes];
+  for (int i = 0; i < n; i += 4) {
+    float* s = t.scores + static_cast<std::int64_t>(i) * t.ldr + begin;
+    VF v[4];
+    if constexpr (!kBack) {
+      for (int j = 0; j < 4; ++j)
+        v[j] = hn::Mul(hn::LoadU(df, s + static_cast<std::int64_t>(j) * t.ldr), hn::Set(df, t.key_factors[i + j]));
+      transpose_blocks(v[0], v[1], v[2], v[3]);
+      for (int j = 0; j < 4; ++j) hn::Store(v[j], df, blocks[j]);
+    }
+    for (int r = 0; r < kLanes; ++r) {
+      float* row = t.probs + r * ldp + i;
+      float* block = &blocks[r % 4][r / 4 * 4];
+      kBack ? hn::Store(hn::LoadU(d4, row), d4, block) : hn::StoreU(hn::Load(d4, block), d4, row);
+    }
+    if constexpr (kBack) {
+      for (int j = 0; j < 4; ++j) v[j] = hn::Load(df, blocks[j]);
+      transpose_blocks(v[0], v[1], v[2], v[3]);
+      for (int j = 0; j < 4; ++j) hn::StoreU(v[j], df, s + static_cast<std::int64_t>(j) * t.ldr);
+    }
+  }
+}
+
+/// Applies the logits hook to S^T [n, ldr], whose scores are brought to natural units first. A hook of the score alone (a soft cap) takes
+/// the tile as it lies; any other goes by way of a row-major copy.
 void large_logits(Tile& t, int n) {
   const variant::Program& program = t.schedule->program;
+  for (int i = 0; i < t.shape.kv_block; ++i) t.key_factors[i] = i < n ? key_factor(t, i) : 0.0F;
+  if (program.logits.vars == 1U << static_cast<int>(variant::Var::score)) {
+    for (int i = 0; i < n; ++i) {
+      float* row = t.scores + static_cast<std::int64_t>(i) * t.ldr;
+      if (t.key_factors[i] != 1.0F) scale_row(t.key_factors[i], t.ldr, row);
+      hv::evaluate_logits(program, t.run->params, t.rows[0], t.keys.pos, t.ldr, row, t.eval);
+    }
+    return;
+  }
   const int ldp = t.shape.kv_block;
-  constexpr int kStrip = 16;  // rows at once, so that both sides of the transpose stay in cache
-  for (int begin = 0; begin < t.num_rows; begin += kStrip) {
-    const int end = min_int(begin + kStrip, t.num_rows);
-    for (int i = 0; i < n; ++i) {
-      const float* from = t.scores + static_cast<std::int64_t>(i) * t.ldr;
-      const float factor = key_factor(t, i);
-      for (int r = begin; r < end; ++r) t.probs[(r - begin) * ldp + i] = from[r] * factor;
+  for (int begin = 0; begin < t.num_rows; begin += kLanes) {
+    copy_strip<false>(t, n, begin);
+    const int rows = min_int(kLanes, t.num_rows - begin);
+    for (int r = 0; r < rows; ++r) {
+      hv::evaluate_logits(program, t.run->params, t.rows[begin + r], t.keys.pos, n, t.probs + r * ldp, t.eval);
     }
-    for (int r = begin; r < end; ++r) {
-      hv::evaluate_logits(program, t.run->params, t.rows[r], t.keys.pos, n, t.probs + (r - begin) * ldp, t.eval);
-    }
-    for (int i = 0; i < n; ++i) {
-      float* to = t.scores + static_cast<std::int64_t>(i) * t.ldr;
-      for (int r = begin; r < end; ++r) to[r] = t.probs[(r - begin) * ldp + i];
-    }
+    copy_strip<true>(t, n, begin);
   }
 }
 
