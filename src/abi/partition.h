@@ -168,7 +168,7 @@ inline void partition(const Line& line, std::int32_t num_units, std::int64_t tot
       good = probe;
     else
       bad = probe;
-    if (good - bad <= slack || good <= bad) break;
+    if (good - bad <= slack + 1) break;  // a first probe that fits ends the search
     probe = bad + (good - bad) / 2;
   }
   if (filled != good) fill_units(line, num_units, good, ends, costs);

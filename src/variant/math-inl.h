@@ -80,7 +80,7 @@ HWY_INLINE HWY_ATTR float log_f32(float x) {
   const float scaled = subnormal ? x * 8388608.0F : x;
   const std::int32_t bits = __builtin_bit_cast(std::int32_t, scaled);
   // 0x3f3504f3 is sqrt(1/2): subtracting it makes the exponent field count from there.
-  const std::int32_t e = (bits - 0x3f3504f3) >> 23;
+  const auto e = static_cast<std::int32_t>(static_cast<std::uint32_t>(bits) - 0x3f3504f3U) >> 23;
   const float m = __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) - (static_cast<std::uint32_t>(e) << 23));
   const float n = static_cast<float>(e) - (subnormal ? 23.0F : 0.0F);
   const float f = m - 1.0F;
