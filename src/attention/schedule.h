@@ -37,7 +37,7 @@ struct ScheduleState {
   std::int64_t unit_scratch_bytes = 0;  // a worker's; a multiple of 64
   int scratch_slots = 0;                // workers that run at once: min(num_units, the context's workers)
   CpuTarget cpu_target = CpuTarget::scalar;
-  bool bf16_dot = false;  // products through AVX512-BF16 (cpu_bf16.h)
+  bool bf16_dot = false;                  // products through AVX512-BF16 (cpu_bf16.h)
   std::shared_ptr<const RopeTable> rope;  // CPU backend, where the variant has RoPE
   std::vector<WorkspaceRegion> layout;
   std::int64_t workspace_bytes = 0;

@@ -33,7 +33,8 @@ CpuTarget parse_cpu_target(const std::string& text) {
   for (const CpuTarget target : kCpuTargets) {
     if (name(target) == text) return target;
   }
-  fail(Code::invalid_argument, "environment", "{}=\"{}\"; must be one of best, scalar, avx2, avx3, avx3_bf16, neon, or unset", kCpuTarget, text);
+  fail(Code::invalid_argument, "environment", "{}=\"{}\"; must be one of best, scalar, avx2, avx3, avx3_bf16, neon, or unset", kCpuTarget,
+       text);
 }
 
 }  // namespace
