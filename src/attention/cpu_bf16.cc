@@ -23,7 +23,7 @@ namespace {
 HWY_INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 HWY_INLINE __m512i load(const void* p) { return _mm512_loadu_si512(p); }
 HWY_INLINE __m512i broadcast_pair(const void* p) {
-  int pair;
+  int pair = 0;
   std::memcpy(&pair, p, sizeof(pair));
   return _mm512_set1_epi32(pair);
 }

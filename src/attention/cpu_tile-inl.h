@@ -372,7 +372,7 @@ inline void stage_k(Tile& t) {
   const ScheduleState& s = *t.schedule;
   const Source& source = t.k_source;
   const int ldk = t.shape.ldk;
-  const int row_bytes = source.dim * bits(source.plane->dtype) / 8;
+  const int row_bytes = source.dim * bits(source.plane->dtype) / 8;  // NOLINT(clang-analyzer-core.NullDereference): bound, as above
   KeyBlock& b = t.keys;
   for (int i = 0; i < b.n; ++i) {
     if (i < t.next.n) prefetch_row(t.next.k_at[i], row_bytes);
@@ -403,7 +403,7 @@ inline void stage_v(Tile& t) {
   const ScheduleState& s = *t.schedule;
   const Source& source = t.v_source;
   const int ldv = t.shape.ldv;
-  const int row_bytes = source.dim * bits(source.plane->dtype) / 8;
+  const int row_bytes = source.dim * bits(source.plane->dtype) / 8;  // NOLINT(clang-analyzer-core.NullDereference): bound, as above
   KeyBlock& b = t.keys;
   for (int i = 0; i < b.n; ++i) {
     if (i < t.next.n) prefetch_row(t.next.v_at[i], row_bytes);
@@ -431,7 +431,7 @@ inline void stage_bf16_row(const KvPlane& p, const std::byte* row, int dim, floa
 
 inline void stage_bf16(Tile& t, const Source& source, const std::byte** at, const std::byte* const* next_at, float* memory, int ld) {
   const KeyBlock& b = t.keys;
-  const int row_bytes = source.dim * bits(source.plane->dtype) / 8;
+  const int row_bytes = source.dim * bits(source.plane->dtype) / 8;  // NOLINT(clang-analyzer-core.NullDereference): bound, as above
   float* wide = t.wide;
   for (int i = 0; i < b.n; ++i) {
     if (i < t.next.n) prefetch_row(next_at[i], row_bytes);
