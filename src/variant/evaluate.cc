@@ -161,7 +161,7 @@ HWY_ATTR std::int64_t integer_var(const Frame& frame, Var var) {
   const RowVars& row = *frame.row;
   switch (var) {
     case Var::q_pos: return row.q_pos;
-    case Var::kv_pos: return *frame.kv_pos;
+    case Var::kv_pos: return *frame.kv_pos;  // NOLINT(clang-analyzer-core.NullDereference): set for hooks that may use it
     case Var::q_idx: return row.q_idx;
     case Var::q_len: return row.q_len;
     case Var::kv_len: return row.kv_len;
@@ -299,7 +299,7 @@ float evaluate_sink(const Program& program, const ParamTable& params, std::int64
   RowVars row;
   row.q_head = q_head;
   start(frame, program.sink, params, row, 1, scratch);
-  float sink;
+  float sink = 0;
   run(frame, &sink);
   return sink;
 }

