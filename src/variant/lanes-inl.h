@@ -337,6 +337,7 @@ HWY_INLINE HWY_ATTR float mean_square_of(const float* x, int n) {
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): values are given to hooks that may use them
     for (int j = 0; j < kParts; ++j) parts[j] += x[i + j] * x[i + j];
   }
+  // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): as above
   for (int j = 0; i + j < n; ++j) parts[j] += x[i + j] * x[i + j];
   for (int width = kParts / 2; width > 0; width /= 2) {
     for (int j = 0; j < width; ++j) parts[j] += parts[j + width];
