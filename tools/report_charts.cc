@@ -89,7 +89,9 @@ void x_ticks(std::string& svg, const XScale& scale, AxisUnit unit) {
   std::vector<double> ticks;
   if (scale.log) {
     const bool few_decades = scale.high / scale.low < 1000;
-    for (double decade = std::pow(10, std::floor(std::log10(scale.low))); decade <= scale.high; decade *= 10) {
+    const int last = static_cast<int>(std::floor(std::log10(scale.high)));
+    for (int exponent = static_cast<int>(std::floor(std::log10(scale.low))); exponent <= last; ++exponent) {
+      const double decade = std::pow(10, exponent);
       for (double factor : {1.0, 2.0, 5.0}) {
         if (factor == 1.0 || few_decades) ticks.push_back(decade * factor);
       }
@@ -163,7 +165,8 @@ std::string legend(const std::vector<Series>& series) {
 
 void step_ticks(std::string& svg, std::size_t num_steps) {
   const double step = std::max(1.0, tick_step(static_cast<double>(std::max<std::size_t>(num_steps, 1)), 8));
-  for (double tick = 0; tick < static_cast<double>(num_steps); tick += step) {
+  for (int i = 0; step * i < static_cast<double>(num_steps); ++i) {
+    const double tick = step * i;
     const double x = kLeft + kPlotWidth * (tick + 0.5) / static_cast<double>(num_steps);
     svg += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" class=\"axis\"/>\n", x, kTop + kPlotHeight,
                        kTop + kPlotHeight + 4);
