@@ -162,13 +162,14 @@ HWY_INLINE void small_output_columns(const std::uint16_t* p, int ldp, const std:
     }
   }
   for (int key = 0; key < n; key += 2) {
+    const bool pair = key + 1 < n;  // a missing last key is a row of zeros: its weight of 0 would make NaN of an infinity
     ahead.step(64 * kChunks);
-    if (key + 1 < n) ahead.step(64 * kChunks);
+    if (pair) ahead.step(64 * kChunks);
     const std::byte* v0 = v_at[key] + offset + 2 * begin;
-    const std::byte* v1 = v_at[key + 1] + offset + 2 * begin;
+    const std::byte* v1 = pair ? v_at[key + 1] + offset + 2 * begin : v0;
     __m512i b[2 * kChunks];
     for (int j = 0; j < kChunks; ++j) {
-      interleave(load(v0 + 64 * j), load(v1 + 64 * j), b[2 * j], b[2 * j + 1]);
+      interleave(load(v0 + 64 * j), pair ? load(v1 + 64 * j) : _mm512_setzero_si512(), b[2 * j], b[2 * j + 1]);
     }
     for (int r = 0; r < kRows; ++r) {
       const __m512i w = broadcast_pair(p + static_cast<std::int64_t>(r) * ldp + key);

@@ -30,8 +30,7 @@ void narrow(const float* from, int n, std::uint16_t* to);
 void small_scores(const std::uint16_t* q, int ldq, int rows, const std::byte* const* k_at, std::int64_t offset, int n, Ahead& ahead,
                   int dim, float* scores, int lds);
 
-/// o[r][0..dim) = o * corr[r] + p[r] V; dim % 32 == 0; p: bf16 [rows, ldp], 0 past n; V[key] = v_at[key] + offset, v_at: an even number
-/// of entries.
+/// o[r][0..dim) = o * corr[r] + p[r] V; dim % 32 == 0; p: bf16 [rows, ldp], 0 past n; V[key] = v_at[key] + offset.
 void small_outputs(const std::uint16_t* p, int ldp, int rows, const std::byte* const* v_at, std::int64_t offset, int n, Ahead& ahead,
                    int dim, const float* corr, float* o, int ldv);
 

@@ -27,14 +27,14 @@ void reset_state(int rows, int ldv, float* m, float* l, float* o) {
 /// How many items from `item` on are one small tile for neighbouring KV heads, to be served together. That pays where a head's row is
 /// short: MHA d128 decode (32 heads, two workers) went from 22 to 38 GB/s with int8 and from 13 to 23 with e4m3, but lost a tenth with
 /// bf16, whose rows of 256 bytes are runs of four lines already.
-int bundle_length(const CpuRun& run, const abi::WorkItem* item, const abi::WorkItem* end) {
-  const AttentionSpec& spec = run.schedule->spec;
+int bundle_length(const Tile& t, const abi::WorkItem* item, const abi::WorkItem* end) {
+  const AttentionSpec& spec = t.schedule->spec;
   constexpr std::uint8_t kWhole = abi::WorkItem::kFirst | abi::WorkItem::kLast;
   if (item->tile_class != kSmall || item->flags != kWhole || item->kv_begin == item->kv_end) return 1;
   constexpr std::int64_t kLongRow = 256;
   if (bytes(spec.k_dtype, spec.head_dim_qk) >= kLongRow) return 1;
   if (spec.k_scale == ScaleGranularity::token_head || spec.v_scale == ScaleGranularity::token_head) return 1;
-  const int most = min_int(kMaxBundle, cpu_shape(*run.schedule).max_rows / item->row_count);
+  const int most = min_int(kMaxBundle, t.shape.max_rows / item->row_count);
   int n = 1;
   for (; n < most && item + n < end; ++n) {
     const abi::WorkItem& next = item[n];
@@ -157,7 +157,7 @@ void run_unit(const CpuRun& run, int unit, std::byte* scratch) {
   for (int taken = 1; item < end; item += taken) {
     taken = 1;
     if (item->row_count == 0) continue;
-    if (item->flags & abi::WorkItem::kFirst) taken = begin_tile(t, item, bundle_length(run, item, end));
+    if (item->flags & abi::WorkItem::kFirst) taken = begin_tile(t, item, bundle_length(t, item, end));
     t.kv_row = plan.kv_rows.data() + item->kv_row;
     if (item->flags & abi::WorkItem::kChunk) {
       fold_chunk(t, *item);

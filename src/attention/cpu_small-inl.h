@@ -251,7 +251,6 @@ void small_block(Tile& t, bool masked, float* m, float* l, float* o) {
   } else if (!t.v_source.direct) {
     stage_v(t);
   }
-  if (n % 2 != 0) keys.v_at[n] = keys.v_at[n - 1];
   ahead = {};
   for (int h = 0; h < t.num_heads; ++h) {
     const std::int64_t stride = t.v_source.plane->head_byte_stride;
