@@ -8,7 +8,7 @@
 namespace girih::abi {
 
 inline constexpr std::uint32_t kPlanMagic = 0x31504847;  // "GHP1"
-inline constexpr std::uint32_t kPlanVersion = 1;
+inline constexpr std::uint32_t kPlanVersion = 2;
 
 /// A typed array inside the blob.
 struct BlobArray {
@@ -26,8 +26,11 @@ struct PlanHeader {
   std::int32_t num_segments;
   std::int32_t num_units;
   std::int32_t batch_invariant;
-  BlobArray unit_begin;    // int32 [num_units + 1]: items of unit u are [unit_begin[u], unit_begin[u+1])
-  BlobArray items;         // WorkItem
+  std::int32_t class_unit_begin[3];  // units of tile class c are [class_unit_begin[c], class_unit_begin[c + 1]); where the schedule does
+                                     // not separate classes (CPU) all units are in [0, num_units) = class 0's
+  std::int32_t num_empty_merges;     // the first merges have no parts: rows that see no key
+  BlobArray unit_begin;    // int32 [num_units + 1]: items of unit u are [unit_begin[u], unit_begin[u+1]); first of the arrays
+  BlobArray items;         // WorkItem; second of the arrays, so that a kernel finds both without reading the header
   BlobArray merges;        // MergeItem
   BlobArray merge_parts;   // MergePart
   BlobArray requests;      // RequestInfo [num_requests]
@@ -57,8 +60,11 @@ struct WorkItem {
   std::uint16_t kv_head;
   std::uint16_t segment;
   std::int32_t cost;
+  // Merges that wait for the part that this item ends (kLast with part_row >= 0). Whoever brings the last part of a merge performs it.
+  std::int32_t merge_begin;
+  std::int32_t merge_count;
 };
-static_assert(sizeof(WorkItem) == 40);
+static_assert(sizeof(WorkItem) == 48);
 
 /// Rows [row_begin, row_begin + row_count) of a KV head are the merge of `part_count` partial states, folded in order; 0 = empty rows.
 struct MergeItem {

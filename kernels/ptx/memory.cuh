@@ -1,0 +1,51 @@
+// Loads with cache hints, asynchronous copies into shared memory, and what orders memory between blocks.
+#pragma once
+
+#include "core/types.cuh"
+
+namespace girih::ptx {
+
+__device__ __forceinline__ u32 shared_address(const void* s_pointer) { return static_cast<u32>(__cvta_generic_to_shared(s_pointer)); }
+
+/// 16 bytes that are read once by this kernel and written by no one meanwhile: bypass L1.
+__device__ __forceinline__ Vec16 load_stream(const void* g_source) {
+  Vec16 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3])
+               : "l"(g_source));
+  return v;
+}
+
+/// Copies 16 bytes (both addresses 16-byte aligned) to shared memory, or writes zeros where !valid (nothing is read then). Lands after
+/// cp_async_wait and a barrier. Before sm_80 the copy is done at once.
+__device__ __forceinline__ void cp_async_16(void* s_destination, const void* g_source, bool valid) {
+#if __CUDA_ARCH__ >= 800
+  const u32 size = valid ? 16U : 0U;
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(s_destination)), "l"(g_source), "r"(size)
+               : "memory");
+#else
+  Vec16 v{};
+  if (valid) v = *static_cast<const Vec16*>(g_source);
+  *static_cast<Vec16*>(s_destination) = v;
+#endif
+}
+/// Closes a group of this thread's copies.
+__device__ __forceinline__ void cp_async_commit() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+/// Waits until at most `kPending` of this thread's latest groups are under way.
+template <int kPending>
+__device__ __forceinline__ void cp_async_wait() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+/// Orders this thread's earlier writes before its later ones for the whole device.
+__device__ __forceinline__ void fence_device() { __threadfence(); }
+/// Relaxed, device scope; returns the old value.
+__device__ __forceinline__ int atomic_add(int* g_counter, int value) { return atomicAdd(g_counter, value); }
+
+}  // namespace girih::ptx

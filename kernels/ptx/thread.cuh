@@ -1,0 +1,44 @@
+// Who a thread is, and how threads of a block wait for and talk to each other. Blocks and grids are one-dimensional.
+#pragma once
+
+#include "core/types.cuh"
+
+namespace girih::ptx {
+
+constexpr int kWarp = 32;
+constexpr u32 kAllLanes = 0xffffffffU;
+
+__device__ __forceinline__ int thread_idx() { return static_cast<int>(threadIdx.x); }
+__device__ __forceinline__ int block_idx() { return static_cast<int>(blockIdx.x); }
+__device__ __forceinline__ int num_threads() { return static_cast<int>(blockDim.x); }
+__device__ __forceinline__ int num_blocks() { return static_cast<int>(gridDim.x); }
+__device__ __forceinline__ int lane_idx() { return static_cast<int>(threadIdx.x % kWarp); }
+/// Uniform over the warp, and known to the compiler to be so.
+__device__ __forceinline__ int warp_idx() { return __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x / kWarp), 0); }
+
+/// All threads of the block.
+__device__ __forceinline__ void sync_block() { __syncthreads(); }
+__device__ __forceinline__ void sync_warp() { __syncwarp(); }
+/// `threads` threads (a multiple of 32) that name the same barrier 1..15.
+__device__ __forceinline__ void sync_named(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+
+/// T: float, int, u32. All lanes of the warp take part.
+template <typename T>
+__device__ __forceinline__ T shuffle(T value, int lane) {
+  return __shfl_sync(kAllLanes, value, lane);
+}
+template <typename T>
+__device__ __forceinline__ T shuffle_xor(T value, int mask) {
+  return __shfl_xor_sync(kAllLanes, value, mask);
+}
+__device__ __forceinline__ bool any(bool value) { return __any_sync(kAllLanes, value) != 0; }
+__device__ __forceinline__ bool all(bool value) { return __all_sync(kAllLanes, value) != 0; }
+__device__ __forceinline__ u32 ballot(bool value) { return __ballot_sync(kAllLanes, value); }
+
+/// The block's dynamic shared memory, 128-byte aligned.
+__device__ __forceinline__ u8* shared_memory() {
+  extern __shared__ __align__(128) u8 s_dynamic[];
+  return s_dynamic;
+}
+
+}  // namespace girih::ptx

@@ -1,0 +1,75 @@
+// What one launch of a CUDA attention kernel is given, by value: pointers of this layer beside the plan's device copy. Host and NVRTC
+// compile it. Everything that a graph replay may change lies behind `plan` (the uploaded blob); everything here is frozen by a capture.
+#pragma once
+
+#include <cstdint>
+
+#include "abi/attention_plan.h"
+
+namespace girih::abi {
+
+inline constexpr int kMaxCudaSegments = 6;  // kernel parameters are 4 KiB at most
+inline constexpr int kMaxCudaParams = 32;   // variant::Program::kMaxParams
+
+/// n / divisor for 0 <= n < 2^31 as a multiplication: (n * magic) >> shift.
+struct FastDivider {
+  std::uint32_t divisor;
+  std::uint32_t magic;
+  std::uint32_t shift;
+};
+
+/// One plane of a KvStore; strides in bytes.
+struct PlaneArg {
+  const unsigned char* data;
+  std::int64_t page_stride;
+  std::int64_t token_stride;
+  std::int64_t head_stride;
+  std::int64_t dim_stride;      // bytes between elements; dense: the element's size (4-bit: 0)
+  const unsigned char* scales;  // null where the dtype has none
+  std::int64_t scale_page_stride;
+  std::int64_t scale_token_stride;
+  std::int64_t scale_head_stride;
+  float global_scale;
+};
+
+struct SegmentArg {
+  PlaneArg k, k_rope, v;
+  const std::int32_t* kv_indices;  // [num_entries] page ids; null where ragged
+  const std::int64_t* page_pos;    // [num_entries] or null
+  FastDivider page_size;           // divisor 0: endless (ragged): the "page" is table_begin, the slot the key's index
+};
+
+/// Rows [tokens, heads, dim] with a dense last dimension; strides in bytes.
+struct RowsArg {
+  unsigned char* data;
+  std::int64_t token_stride;
+  std::int64_t head_stride;
+};
+
+/// A run-time parameter of the variant: an array on the device or a scalar.
+struct ParamArg {
+  const void* data;
+  std::int64_t size;
+  std::int64_t integer;
+  float number;
+};
+
+struct AttentionParams {
+  const PlanHeader* plan;  // the uploaded blob; 64-byte aligned
+  std::int32_t* counters;  // [max_merges] zero between launches: parts of each merge that have arrived
+  RowsArg q, q_rope, o;
+  float* lse;  // null where the spec asks for none
+  std::int64_t lse_token_stride;  // elements
+  std::int64_t lse_head_stride;
+  float* part_o;   // [part_rows, part_stride]
+  float* part_ml;  // [part_rows, 2]: running maximum (base-2 units), sum
+  float* chunk_o;  // batch_invariant: [units of the class, tile_rows, part_stride] the fold so far of the tile at work
+  float* chunk_ml;
+  float score_factor;      // sm_scale, times log2(e) where the logits hook is absent
+  std::int32_t num_segments;
+  SegmentArg segments[kMaxCudaSegments];
+  ParamArg params[kMaxCudaParams];  // run-time parameters; plan-time ones are in the blob
+};
+static_assert(sizeof(AttentionParams) <= 4096);
+
+}  // namespace girih::abi

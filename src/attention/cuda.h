@@ -1,0 +1,38 @@
+// The CUDA backend's seam: which kernel serves a tile class of a spec on a device, its source text, and the parameters of a launch.
+// cuda_kernels.cc chooses and prints (pure: no driver needed), cuda.cc launches.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "abi/attention_params.h"
+#include "attention/plan.h"
+#include "attention/schedule.h"
+#include "cuda/driver.h"
+#include "girih/attention.h"
+
+namespace girih::attention {
+
+/// One kernel, ready to be compiled and launched.
+struct CudaKernel {
+  std::string name;            // extern "C" entry, e.g. attention_32x8_d128_..._mma_decode
+  std::string family;          // "floor", "mma"
+  std::string source;          // about ten lines around one include
+  int num_threads = 0;         // a block
+  std::int64_t shared_bytes = 0;
+  int blocks_per_sm = 1;       // what the grid is sized for; the kernel is compiled to fit
+};
+
+/// Both tile classes of a schedule. Kernels of equal source are one entry of the cache.
+struct CudaKernels {
+  CudaKernel classes[kNumClasses];
+  Tune tune;  // tiles and costs that go with them
+};
+
+/// The fastest family that takes the spec for each class ("floor" takes every spec that the capability table allows).
+/// `family`: "" = the table's choice, or one family's name (throws unsupported if it does not take the spec).
+CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Program& program, const cuda::DeviceInfo& device,
+                                std::string_view family = "");
+
+}  // namespace girih::attention
