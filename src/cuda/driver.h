@@ -159,7 +159,7 @@ class CurrentDevice {
   const Driver* driver_;  // null: it was current already
 };
 
-/// Device memory that frees itself. Made with the device current; freed from anywhere.
+/// Device memory that frees itself. Made and freed from any thread.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;

@@ -4,58 +4,65 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "girih/context.h"
-#include "jit/compiler.h"
+#include "jit/entry.h"
 
 namespace girih::jit {
 
-/// A cubin with the recipe that made it, as one byte string: header {magic, version, length, checksum}, then length-prefixed fields.
-std::string encode_entry(const Cubin& cubin, const Recipe& recipe);
+inline constexpr std::string_view kEntrySuffix = ".kernel";
+inline constexpr std::string_view kFailedDir = "failed";  // sources that did not compile
+inline constexpr std::int64_t kMaxEntryBytes = std::int64_t{1} << 28;
 
-struct Entry {
-  Cubin cubin;
-  std::string recipe_text;  // Recipe::text()
-};
-/// Empty where `bytes` is not a whole entry of this version; `why` then says what is wrong with it.
-std::optional<Entry> decode_entry(std::string_view bytes, std::string* why = nullptr);
-
+/// Thread-safe.
 class DiskCache {
  public:
-  /// Creates `dir` (0700) when first written. A directory that is not the caller's own, or that others may write, is not used.
+  /// `dir` is created (0700) by the first store(). One that is not this user's own, or that others may write, is not used.
   DiskCache(std::string dir, LogFn log);
 
   std::optional<Cubin> find(const Recipe& recipe, std::string_view nvrtc_version);
   void store(const Cubin& cubin, const Recipe& recipe);
-  /// Saves the text of a kernel that does not compile; where: the cache, else the system's temporary directory. Empty if neither works.
-  std::string save_failed_source(const std::string& key, std::string_view text);
+  /// Saves the text of a kernel that does not compile. Returns its path, or nothing where that does not work.
+  std::string save_failed(const std::string& key, std::string_view source);
 
   const std::string& dir() const { return dir_; }
 
  private:
-  bool usable();
-  void give_up(std::string_view reason);
+  enum class State : std::uint8_t { unchecked, usable, read_only, unusable };
 
-  std::string dir_;
-  LogFn log_;
-  enum class State : std::uint8_t { unchecked, usable, read_only, off } state_ = State::unchecked;
+  /// Creates the directory where `create`; unchecked where there is none.
+  State state(bool create);
+  void give_up(State state, std::string_view reason);
+
+  const std::string dir_;
+  const LogFn log_;
+  std::mutex mutex_;
+  State state_ = State::unchecked;
 };
 
-/// What lies in a cache directory, for the command line.
+// ---- maintenance, for the command line
+
 struct CacheItem {
-  std::string file;
+  std::string file;  // its name in the directory
   std::int64_t bytes = 0;
-  std::int64_t used = 0;  // seconds since 1970 of the last use
+  std::int64_t last_used = 0;  // seconds since 1970, to about an hour
   std::optional<Entry> entry;
   std::string fault;  // why there is no entry
 };
-/// Ordered by name of kernel, then target.
+/// Reads and checks every entry. By name of the kernel, target, file. Throws io where the directory exists and cannot be read.
 std::vector<CacheItem> list_cache(const std::string& dir);
-/// Removes the oldest entries until at most `max_bytes` remain, and faulty and abandoned files. Returns bytes freed.
-std::int64_t prune_cache(const std::string& dir, std::int64_t max_bytes);
+
+struct Pruned {
+  std::int64_t files = 0;
+  std::int64_t bytes = 0;
+};
+/// Removes faulty entries, saved sources, files of writers that died, and then the entries that have not been used for longest until at
+/// most `max_bytes` are left. Touches only names that a cache gives to files.
+Pruned prune_cache(const std::string& dir, std::int64_t max_bytes);
 
 }  // namespace girih::jit

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,13 +19,14 @@ struct KernelSource {
   std::string target;  // "sm_90a" (cubin) or "compute_75" (PTX, compiled by the driver); empty = what the Jit was made for
 };
 
-/// A kernel's cost on the device, as the assembler reports it. Absent (all zero) for PTX.
+/// A kernel's cost on the device, as the assembler reports it. All zero for PTX, which the driver assembles.
 struct Resources {
-  int registers = 0;                // a thread
-  std::int64_t spill_bytes = 0;     // a thread: stores + loads
-  std::int64_t stack_bytes = 0;     // a thread
-  std::int64_t static_shared = 0;   // a block
-  std::int64_t constant_bytes = 0;  // parameters included
+  int registers = 0;              // a thread
+  std::int64_t spill_stores = 0;  // bytes a thread
+  std::int64_t spill_loads = 0;
+  std::int64_t stack_bytes = 0;    // a thread
+  std::int64_t static_shared = 0;  // a block
+  int barriers = 0;                // named barriers of a block
 };
 
 /// Everything that decides the bytes of an image, but for the compiler: source, embedded texts, options, target. Its hash finds a kernel
@@ -39,6 +41,9 @@ struct Recipe {
   std::string hash() const;                               // 32 hexadecimal digits
   std::string key(std::string_view nvrtc_version) const;  // likewise
 };
+
+/// Recipe::key() of a recipe's text.
+std::string recipe_key(std::string_view recipe_text, std::string_view nvrtc_version);
 
 /// Adds the options every kernel is compiled with to `extra` (more of NVRTC's, e.g. "--generate-line-info").
 Recipe make_recipe(KernelSource kernel, const std::vector<std::string>& extra = {});
@@ -59,8 +64,11 @@ struct Cubin {
 };
 std::string_view name(Cubin::Origin origin);
 
-/// Throws internal where the kernel does not compile: key, options, NVRTC's first message. `saved_source` (may be empty) is named in it.
-Cubin compile(const Nvrtc& nvrtc, const Recipe& recipe);
+/// Writes a kernel's text somewhere and says where; empty = nowhere.
+using SaveSource = std::function<std::string(const std::string& key, std::string_view text)>;
+/// Throws internal where the kernel does not compile, with its key, options, NVRTC's first message and where `save` put the source;
+/// unsupported where this NVRTC does not know the target.
+Cubin compile(const Nvrtc& nvrtc, const Recipe& recipe, const SaveSource& save = {});
 
 /// Reads the assembler's lines of `log`; zeros where it has none.
 Resources parse_resources(std::string_view log);

@@ -9,28 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "base/env.h"
 #include "girih/context.h"
+#include "girih/jit.h"
 #include "jit/compiler.h"
 
 namespace girih::jit {
 
-enum class Policy : std::uint8_t {
-  allow,      ///< compile what no pack and no cache has
-  deny,       ///< packs and caches only: a miss is an error, NVRTC is asked for its version only
-  pack_only,  ///< packs only; NVRTC and the cache are not touched
-};
-
-struct JitOptions {
-  Policy policy = Policy::allow;
-  std::string nvrtc;                         ///< library file or directory; empty = search (nvrtc.h)
-  std::string cache_dir;                     ///< empty = no disk cache
-  std::vector<std::string> packs;            ///< directories made by build_pack(), searched in order
-  std::string target;                        ///< for kernels that name none: "sm_90a", "compute_80"
-  std::vector<std::string> extra_options{};  ///< of NVRTC, for all kernels
-  int max_threads = 0;                       ///< of warmup(); 0 = CPUs, as far as memory allows
-};
-/// The options that the environment asks for (base/env.h), for a device of compute capability `arch`.
-JitOptions default_jit_options(int arch);
+/// `options` with what it leaves open taken from the environment and the defaults; afterwards every optional has a value.
+JitOptions fill_from_environment(JitOptions options, const Env& env);
 
 struct WarmupProgress {
   std::int64_t done = 0;  ///< of `total`; the first call, before anything is compiled, has 0
@@ -42,16 +29,21 @@ struct WarmupProgress {
 /// Called from one thread at a time, not always the caller's. What it throws ends the warm-up and reaches the caller.
 using WarmupFn = std::function<void(const WarmupProgress&)>;
 
-/// Counts since construction, of distinct kernels.
+/// Since construction. A kernel that was asked for again counts in from_memory.
 struct JitStats {
   std::int64_t compiled = 0, from_cache = 0, from_packs = 0, from_memory = 0;
-  double compile_seconds = 0;
+  double compile_seconds = 0;  // summed over threads
 };
+
+/// How many threads a warm-up uses: `max_threads` (0 = one per CPU), as far as kernels and free memory go.
+int warmup_threads(int max_threads, std::int64_t num_kernels, int num_cpus, std::int64_t free_bytes);
 
 class Jit {
  public:
-  /// Touches neither NVRTC nor the disk. `log` may be empty; it is called from any thread that compiles, one at a time.
-  explicit Jit(JitOptions options, LogFn log = {});
+  /// Touches neither NVRTC nor the disk. `target`: for kernels that name none, e.g. cuda::nvrtc_arch(90) or "compute_80". Options that
+  /// are not given are not asked of the environment here: no disk cache, no packs, NVRTC searched, policy allow. `log` may be empty; it is
+  /// called from any thread that compiles, one at a time.
+  Jit(JitOptions options, std::string target, LogFn log = {});
   ~Jit();
   Jit(const Jit&) = delete;
   Jit& operator=(const Jit&) = delete;
@@ -62,7 +54,14 @@ class Jit {
   /// Compiles all, in parallel with bounded memory; equal kernels once. All are tried before the first failure is thrown.
   void warmup(std::span<const KernelSource> kernels, const WarmupFn& progress = {});
 
+  /// What compile() makes of a kernel before it looks anywhere.
+  Recipe recipe(const KernelSource& kernel) const;
+  std::shared_ptr<const Cubin> compile(const Recipe& recipe);
+
   const JitOptions& options() const;
+  const std::string& target() const;
+  /// Loads NVRTC if that has not happened yet; throws what Nvrtc::load() does.
+  const Nvrtc& nvrtc();
   JitStats stats() const;
 
  private:

@@ -1,6 +1,7 @@
 // NVIDIA's run-time compiler as found at run time: the search, and a typed table of the functions used. Nothing of the toolkit but
 // libnvrtc itself is needed. Searched, in this order: the path given (then nothing else); the loader's own path; the places where
-// toolkits install; the Python wheel nvidia-cuda-nvrtc beside this library, the running executable or the active virtual environment.
+// toolkits install; the Python wheel nvidia-cuda-nvrtc in the site-packages of this library, of the running executable or of the active
+// virtual environment.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +11,22 @@
 
 namespace girih::jit {
 
-struct NvrtcResult;
+struct NvrtcResult {
+  bool ok = false;
+  std::string error;  // NVRTC's name of the failure
+  std::string log;
+  std::string image;  // cubin, or PTX with its NUL
+};
+
+struct NvrtcSearch {
+  std::string path;                 // a library file or a directory that holds one; empty = search
+  std::string virtual_environment;  // root of a Python environment to look into, or empty
+};
 
 class Nvrtc {
  public:
-  /// `path`: a library file or a directory that holds one; empty = search. Throws unsupported with everything that was tried.
-  static std::shared_ptr<const Nvrtc> load(const std::string& path = {});
+  /// Throws unsupported with everything that was tried.
+  static std::shared_ptr<const Nvrtc> load(const NvrtcSearch& search);
   ~Nvrtc();
   Nvrtc(const Nvrtc&) = delete;
   Nvrtc& operator=(const Nvrtc&) = delete;
@@ -24,8 +35,8 @@ class Nvrtc {
   const std::string& version() const { return version_; }   // "13.0"
   const std::vector<int>& archs() const { return archs_; }  // compute capabilities that it compiles for, ascending
 
-  /// `target`: "sm_90a" gives a cubin, "compute_75" PTX. Never throws for a program that does not compile: look at the result.
-  NvrtcResult compile(const std::string& source, const std::string& name, const std::vector<std::string>& options, bool ptx) const;
+  /// `file_name` is what messages call the source. `ptx`: the options ask for a virtual architecture. From any thread.
+  NvrtcResult compile(const std::string& source, const std::string& file_name, const std::vector<std::string>& options, bool ptx) const;
 
  private:
   struct Table;
@@ -34,13 +45,6 @@ class Nvrtc {
   std::string path_;
   std::string version_;
   std::vector<int> archs_;
-};
-
-struct NvrtcResult {
-  bool ok = false;
-  std::string error;  // NVRTC's name of the failure
-  std::string log;
-  std::string image;  // cubin or PTX
 };
 
 }  // namespace girih::jit
