@@ -252,6 +252,7 @@ class Worker {
     poison(block.shared + block.shared_bytes, shared_stride_ - kGuardBytes - static_cast<std::size_t>(block.shared_bytes));
     for (Warp& warp : block.warps) {
       warp = Warp{};
+      if (random_) warp.priority = draw(1U << 16);
       make_ready(block, warp, kAllLanes);
     }
     for (Thread& thread : block.threads) {
@@ -327,16 +328,24 @@ class Worker {
     return lane_of(block, warp, std::countr_zero(block.warps[static_cast<std::size_t>(warp)].ready));
   }
 
+  /// Warps have drawn priorities, redrawn now and then: so some fall far behind others, which uniform choices would seldom give. Lanes of
+  /// a warp come in any order.
   Thread* choose_at_random() {
-    // Mostly stays with the warp and block at work, so that whole stretches of one pass before others begin.
-    std::uint32_t block_idx = last_ != nullptr && last_->block == &blocks_[1] ? 1 : 0;
-    if (blocks_[block_idx].ready_warps == 0 || draw(16) == 0) block_idx ^= 1U;
-    if (blocks_[block_idx].ready_warps == 0) block_idx ^= 1U;
-    Block& block = blocks_[block_idx];
-    if (block.ready_warps == 0) return nullptr;
-    int warp = last_ != nullptr && last_->block == &block ? last_->thread_idx / kWarp : 0;
-    if ((block.ready_warps >> warp & 1U) == 0 || draw(8) == 0) warp = draw_bit(block.ready_warps);
-    return lane_of(block, warp, draw_bit(block.warps[static_cast<std::size_t>(warp)].ready));
+    if (last_ != nullptr && draw(16) == 0) last_->warp->priority = draw(1U << 16);
+    Block* block = nullptr;
+    int warp = 0;
+    std::uint32_t highest = 0;
+    for (Block& b : blocks_) {
+      for (std::uint32_t ready = b.ready_warps; ready != 0; ready &= ready - 1) {
+        const int w = std::countr_zero(ready);
+        const std::uint32_t priority = b.warps[static_cast<std::size_t>(w)].priority;
+        if (block != nullptr && priority <= highest) continue;
+        block = &b;
+        warp = w;
+        highest = priority;
+      }
+    }
+    return block != nullptr ? lane_of(*block, warp, draw_bit(block->warps[static_cast<std::size_t>(warp)].ready)) : nullptr;
   }
 
   int draw_bit(std::uint32_t mask) {
@@ -461,6 +470,7 @@ void join_barrier(int barrier, int num_threads, const Site& site) {
 void give_way_at_random() {
   Thread& self = current();
   if (self.block->worker->draw(4) != 0) return;
+  self.warp->priority = self.block->worker->draw(1U << 16);
   self.block->worker->make_ready(self);
   self.block->worker->leave(self);
 }
@@ -480,19 +490,27 @@ void check_shared(const void* pointer, std::int64_t size, std::size_t alignment,
   check_aligned(pointer, alignment, site);
 }
 
-void issue_copy(void* destination, const void* source, bool valid, const Site& site) {
+namespace {
+PendingCopy read_copy(void* destination, const void* source, bool valid, const Site& site) {
   check_shared(destination, 16, 16, site);
   PendingCopy copy{destination, {}};
   if (valid) {
     check_aligned(source, 16, site);
     std::memcpy(copy.data.data(), source, 16);
   }
-  if constexpr (kArch >= 800) {
-    std::memset(destination, 0xff, 16);
-    current().copies.push_back(copy);
-  } else {
-    std::memcpy(destination, copy.data.data(), 16);
-  }
+  return copy;
+}
+}  // namespace
+
+void issue_copy(void* destination, const void* source, bool valid, const Site& site) {
+  current().copies.push_back(read_copy(destination, source, valid, site));
+  std::memset(destination, 0xff, 16);
+  may_give_way();
+}
+
+void copy_at_once(void* destination, const void* source, bool valid, const Site& site) {
+  const PendingCopy copy = read_copy(destination, source, valid, site);
+  std::memcpy(destination, copy.data.data(), 16);
   may_give_way();
 }
 

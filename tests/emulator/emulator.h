@@ -19,7 +19,7 @@
 
 namespace girih::emulator {
 
-/// The compute capability that the twins behave as, e.g. 800 or 750.
+/// The compute capability that the twins behave as, e.g. 800 or 750: one for all files of an executable.
 #ifndef GIRIH_EMULATED_ARCH
 #define GIRIH_EMULATED_ARCH 900
 #endif
@@ -80,6 +80,7 @@ struct PendingCopy {
 };
 
 struct Warp {
+  std::uint32_t priority = 0;  // with a seed: the highest runs
   std::uint32_t ready = 0;    // lanes that can run
   std::uint32_t arrived = 0;  // lanes that wait in the collective at `site`
   Site site;
@@ -108,7 +109,7 @@ struct Barrier {
 /// What the running thread sees of its block and launch.
 struct Block {
   Worker* worker = nullptr;
-  int block_idx = 0;
+  int block_idx = -1;  // -1: idle
   int num_threads = 0;
   int num_blocks = 0;
   std::byte* shared = nullptr;
@@ -162,6 +163,8 @@ void warp_collective(Operand& operand, const Site& site, const Complete& complet
 // Asynchronous copies land as late as they may: in the wait. Until then the destination holds bytes 0xff, since on a GPU it may hold
 // either the old data or the new.
 void issue_copy(void* destination, const void* source, bool valid, const Site& site);
+/// As chips without such copies do it.
+void copy_at_once(void* destination, const void* source, bool valid, const Site& site);
 void commit_copies();
 void wait_copies(int num_pending);
 

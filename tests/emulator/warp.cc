@@ -56,7 +56,6 @@ void multiply(const std::array<MmaOperand*, kWarp>& lanes) {
 }  // namespace
 
 void multiply_matrices(MmaOperand operand, MmaType type, const Site& site) {
-  if (kArch < 800 && type == MmaType::bf16) misuse("bf16 products need sm_80", site);
   warp_collective(operand, site, [type](const std::array<MmaOperand*, kWarp>& lanes) {
     type == MmaType::f16 ? multiply<MmaType::f16>(lanes) : multiply<MmaType::bf16>(lanes);
   });

@@ -20,7 +20,8 @@ inline Vec16 load_stream(const void* g_source, const char* file = __builtin_FILE
 
 inline void cp_async_16(void* s_destination, const void* g_source, bool valid, const char* file = __builtin_FILE(),
                         int line = __builtin_LINE()) {
-  emulator::issue_copy(s_destination, g_source, valid, {"cp_async_16", file, line});
+  constexpr auto kCopy = emulator::kArch >= 800 ? emulator::issue_copy : emulator::copy_at_once;
+  kCopy(s_destination, g_source, valid, {"cp_async_16", file, line});
 }
 inline void cp_async_commit() { emulator::commit_copies(); }
 template <int kPending>
