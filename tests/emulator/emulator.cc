@@ -401,8 +401,8 @@ void launch(const std::function<void()>& kernel, const LaunchOptions& options) {
 
 void misuse(const std::string& what, const Site& site) {
   const Thread& self = current();
-  self.block->worker->abandon(std::make_exception_ptr(Error("block " + std::to_string(self.block->block_idx) + ", thread " +
-                                                            std::to_string(self.thread_idx) + ", " + text_of(site) + ": " + what)));
+  throw Error("block " + std::to_string(self.block->block_idx) + ", thread " + std::to_string(self.thread_idx) + ", " + text_of(site) + ": " +
+              what);
 }
 
 bool join_warp(void* operand, const Site& site) {

@@ -127,7 +127,7 @@ inline constinit thread_local Thread* running_thread = nullptr;
 /// The thread whose fiber runs; only inside launch.
 inline Thread& current() { return *running_thread; }
 
-/// Ends the launch with an Error about the running thread.
+/// Throws an Error about the running thread, which ends the launch.
 [[noreturn]] void misuse(const std::string& what, const Site& site);
 
 /// The running thread waits for the other lanes of its warp. True for the one that came last: it finds every lane's operand in
