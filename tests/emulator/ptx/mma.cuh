@@ -17,8 +17,8 @@ inline void ldmatrix_x4_trans(u32 (&r)[4], const void* s_row, const char* file =
 template <typename T>
 inline void mma_16x8x16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], const char* file = __builtin_FILE(),
                         int line = __builtin_LINE()) {
-  static_assert(__is_same(T, f16) || (__is_same(T, bf16) && emulator::kArch >= 800));
-  emulator::multiply_matrices({c, a, b}, __is_same(T, f16) ? emulator::MmaType::f16 : emulator::MmaType::bf16, {"mma_16x8x16", file, line});
+  static_assert(kSame<T, f16> || (kSame<T, bf16> && emulator::kArch >= 800));
+  emulator::multiply_matrices({c, a, b}, kSame<T, f16> ? emulator::MmaType::f16 : emulator::MmaType::bf16, {"mma_16x8x16", file, line});
 }
 
 }  // namespace girih::ptx
