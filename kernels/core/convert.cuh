@@ -291,7 +291,7 @@ __device__ __forceinline__ void widen_e2m1(u32 (&pairs)[4], u32 codes) {
     const u32 spread = (byte & 0xfU) | (byte & 0xf0U) << 12;
     const u32 sign = (spread & 0x00080008U) << 12;
     const u32 magnitude = spread & 0x00070007U;
-    if constexpr (sizeof(T) == 2 && __is_same(T, f16)) {
+    if constexpr (kSame<T, f16>) {
       pairs[i] = ptx::mul_f16x2(magnitude << 9 | sign, 0x74007400U);
     } else {
       pairs[i] = ptx::mul_bf16x2(magnitude << 6 | sign, 0x7e807e80U);
@@ -316,16 +316,16 @@ __device__ __forceinline__ u32 e4m3_to_pair(u32 code) {
 
 /// The elements of one word as f32: T = float 1, f16 or bf16 2, e4m3, e5m2 or i8 4, e2m1x2 8 (without their scales).
 template <typename T>
-constexpr int kPerWord = __is_same(T, e2m1x2) ? 8 : 4 / static_cast<int>(sizeof(T));
+constexpr int kPerWord = kSame<T, e2m1x2> ? 8 : 4 / static_cast<int>(sizeof(T));
 
 template <typename T>
 __device__ __forceinline__ void unpack(float (&x)[kPerWord<T>], u32 word) {
-  if constexpr (__is_same(T, float)) {
+  if constexpr (kSame<T, float>) {
     x[0] = float_of(word);
   } else if constexpr (sizeof(T) == 2) {
     x[0] = low_of<T>(word);
     x[1] = high_of<T>(word);
-  } else if constexpr (__is_same(T, e2m1x2)) {
+  } else if constexpr (kSame<T, e2m1x2>) {
     u32 pairs[4];
     widen_e2m1<f16>(pairs, word);
 #pragma unroll
@@ -347,7 +347,7 @@ __device__ __forceinline__ void unpack(float (&x)[kPerWord<T>], u32 word) {
 /// Four values as codes of one word, Code = e4m3, e5m2 or i8.
 template <typename Code>
 __device__ __forceinline__ u32 pack_codes(float x0, float x1, float x2, float x3) {
-  if constexpr (__is_same(Code, i8)) {
+  if constexpr (kSame<Code, i8>) {
     const auto byte = [](float x) { return static_cast<u32>(static_cast<u8>(from_f32<i8>(x))); };
     return byte(x0) | byte(x1) << 8 | byte(x2) << 16 | byte(x3) << 24;
   } else if constexpr (!ptx::kConvertsFp8) {
@@ -355,7 +355,7 @@ __device__ __forceinline__ u32 pack_codes(float x0, float x1, float x2, float x3
     return byte(x0) | byte(x1) << 8 | byte(x2) << 16 | byte(x3) << 24;
   } else {
     const u32 signs = convert_detail::fp8_signs(x0, x1) | convert_detail::fp8_signs(x2, x3) << 16;
-    if constexpr (__is_same(Code, e4m3)) {
+    if constexpr (kSame<Code, e4m3>) {
       return ptx::f32_pair_to_e4m3(x0, x1) | ptx::f32_pair_to_e4m3(x2, x3) << 16 | signs;
     } else {
       return ptx::f32_pair_to_e5m2(x0, x1) | ptx::f32_pair_to_e5m2(x2, x3) << 16 | signs;

@@ -36,7 +36,13 @@ struct alignas(8) Vec8 {
   u32 x[2];
 };
 
-constexpr float kInfinity = __builtin_inff();
+/// Whether two types are one.
+template <typename A, typename B>
+constexpr bool kSame = false;
+template <typename A>
+constexpr bool kSame<A, A> = true;
+
+constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000U);
 constexpr float kLog2E = 1.4426950408889634F;
 constexpr float kLn2 = 0.6931471805599453F;
 
