@@ -10,16 +10,22 @@
 
 namespace girih {
 
-/// Largest finite values; what token_head scales map a row's largest |x| to.
-constexpr float kMaxE4m3 = 448.0F;
-constexpr float kMaxE5m2 = 57344.0F;
-constexpr float kMaxI8 = 127.0F;
-constexpr float kMaxE2m1 = 6.0F;
-
 /// Tag of the 4-bit codes: two to a byte, the even element in the low nibble.
 struct e2m1x2 {
   u8 bits;
 };
+
+/// The largest finite value of a code: what a row's or block's largest |x| is mapped to when its scale is computed.
+template <typename Code>
+constexpr float kLargest = 0.0F;
+template <>
+constexpr float kLargest<e4m3> = 448.0F;
+template <>
+constexpr float kLargest<e5m2> = 57344.0F;
+template <>
+constexpr float kLargest<i8> = 127.0F;
+template <>
+constexpr float kLargest<e2m1x2> = 6.0F;
 
 __device__ __forceinline__ u32 bits_of(float x) { return __builtin_bit_cast(u32, x); }
 __device__ __forceinline__ float float_of(u32 bits) { return __builtin_bit_cast(float, bits); }
@@ -124,9 +130,9 @@ __device__ __forceinline__ u32 e2m1_from_f32(float x) {
   return magnitude > 0x7f800000U ? 0U : number;
 }
 /// The e8m0 code of 2^exponent, the exponent clamped to [-127, 127].
-__device__ __forceinline__ u32 e8m0_from_exponent(int exponent) { return static_cast<u32>(min(max(exponent, -127), 127) + 127); }
+__device__ __forceinline__ u32 exponent_to_e8m0(int exponent) { return static_cast<u32>(min(max(exponent, -127), 127) + 127); }
 /// floor(log2(x)) of a positive finite x, subnormals included.
-__device__ __forceinline__ int floor_log2(float x) {
+__device__ __forceinline__ int exponent_of(float x) {
   const u32 b = bits_of(x) & 0x7fffffffU;
   return b >= 0x00800000U ? static_cast<int>(b >> 23) - 127 : static_cast<int>(bits_of(float_of(b) * 0x1p24F) >> 23) - 127 - 24;
 }
