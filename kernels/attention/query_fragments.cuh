@@ -1,0 +1,79 @@
+// The query rows of a 16-row tile in fragment form: Q as A operands straight from memory, and what hooks ask of the two rows that a lane
+// shares (group, group + 8). Rows past the tile's last one are zeros, and hooks see the last one in their place.
+#pragma once
+
+#include "attention/config.cuh"
+#include "attention/fragments.cuh"
+#include "attention/output.cuh"
+#include "attention/problem.cuh"
+#include "attention/variant.cuh"
+#include "ptx/thread.cuh"
+
+namespace girih::attention {
+
+/// The logits hook asks for something of its query row.
+template <class Variant>
+constexpr bool kLogitsRead = Variant::kHasLogits && !__is_empty(typename Variant::LogitsRow);
+
+/// Two neighbouring 16-bit elements at any alignment of them.
+__device__ __forceinline__ u32 load_pair(const u8* g_pair, bool aligned) {
+  if (aligned) return *reinterpret_cast<const u32*>(g_pair);
+  const u16* halves = reinterpret_cast<const u16*>(g_pair);
+  return halves[0] | static_cast<u32>(halves[1]) << 16;
+}
+
+/// A's fragments of all inner steps for the tile's rows, the dims named as `Keys` has them.
+template <Config c, class Keys>
+__device__ __forceinline__ void load_query_fragments(const Args& p, const abi::WorkItem& item, u32 (&q)[Keys::kSteps][4]) {
+  static_assert(bits(c.q_type) == 16 && c.head_dim_qk % 8 == 0 && c.head_dim_first() % 8 == 0);
+  const int group = ptx::lane_idx() / 4;
+  const int pair = ptx::lane_idx() % 4;
+  const bool aligned = rows_aligned(p.q, 4) && (c.head_dim_rope == 0 || rows_aligned(p.q_rope, 4));
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = group + 8 * half;
+    if (row >= item.row_count) {
+#pragma unroll
+      for (int s = 0; s < Keys::kSteps; ++s) q[s][half] = q[s][2 + half] = 0;
+      continue;
+    }
+    const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
+    const u8* g_first = row_address(p.q, place.token, place.q_head);
+    const u8* g_rope = c.head_dim_rope > 0 ? row_address(p.q_rope, place.token, place.q_head) : nullptr;
+#pragma unroll
+    for (int s = 0; s < Keys::kSteps; ++s) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int dim = Keys::first_dim(s, pair) + i * Keys::kSecondDim;
+        u32 both = 0;
+        if (dim < c.head_dim_first()) {
+          both = load_pair(g_first + 2 * dim, aligned);
+        } else if (dim < c.head_dim_qk) {
+          both = load_pair(g_rope + 2 * (dim - c.head_dim_first()), aligned);
+        }
+        q[s][2 * i + half] = both;
+      }
+    }
+  }
+}
+
+/// Describes rows first_row + group and first_row + group + 8 of the item's tile for the hooks.
+template <Config c, class Variant>
+__device__ __forceinline__ void describe_fragment_rows(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item,
+                                                       int first_row, typename Variant::MaskRow (&mask_rows)[2],
+                                                       typename Variant::LogitsRow (&logits_rows)[2]) {
+  const auto* requests = blob_array<abi::RequestInfo>(p, p.plan->requests);
+  const i32 first = find_request_warp(requests, p.plan->num_requests, item.row_begin / c.group);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = min(first_row + ptx::lane_idx() / 4 + 8 * half, item.row_count - 1);
+    const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
+    i32 request = first;
+    while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
+    const RowVars vars = describe_row(requests[request], request, place, item.kv_head);
+    mask_rows[half] = Variant::mask_row(params, vars);
+    logits_rows[half] = Variant::logits_row(params, vars);
+  }
+}
+
+}  // namespace girih::attention
