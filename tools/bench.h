@@ -20,6 +20,7 @@ struct BenchOptions {
   std::string json, report, target = "best";
   int repeats = 0;  ///< 0 = the subcommand's own choice
   int workers = 0;
+  std::vector<int> cpus{};
   bool list = false;
   std::FILE* table = stdout;  ///< where the table goes: stderr while stdout carries the JSON
 };

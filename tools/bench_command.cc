@@ -68,6 +68,7 @@ std::vector<std::string> choose_cases(const BenchOptions& options, const std::ve
 Context bench_context(const BenchOptions& options) {
   ContextOptions context;
   context.num_workers = options.workers;
+  context.cpus = options.cpus;
   context.target = target_from_name(options.target);
   return Context(context);
 }
@@ -88,6 +89,8 @@ void add_bench_command(CLI::App& app, int& exit_code, AllocationCount allocation
     command->add_option("--report", o->report, "Write the results as a page with a table");
     command->add_option("--repeats", o->repeats, "Repeats a median is taken over")->check(CLI::Range(1, 100000));
     command->add_option("--workers", o->workers, "CPU workers; 0 = all CPUs")->check(CLI::Range(0, 4096));
+    command->add_option("--cpus", o->cpus, "Bind worker W to the W-th of these CPUs, e.g. 0,2,4,6 (the first is for the calling thread, not bound)")
+        ->delimiter(',');
     if (std::string_view(subcommand.name) != "machine") {
       command->add_option("--target", o->target, "SIMD target: best, scalar, avx2, avx3, avx3_bf16, neon")->capture_default_str();
     }

@@ -109,6 +109,11 @@ struct AttentionLimits {
   std::int64_t max_groups = 0;             ///< query groups over all segments; 0 = max_requests * max_segments
   std::int64_t max_kv_len = 0;             ///< keys of one group in one segment
   std::int64_t max_param_bytes = 1 << 20;  ///< plan-time parameters
+  /// Query rows of one request, and of one group; 0 = max_tokens. A schedule whose requests are all short needs one kernel, not two.
+  std::int64_t max_qo_len = 0;
+  /// Work items of a plan, which size a GPU's copy of it. 0 = on the CPU any number; on a GPU what any batch needs where a row sees one
+  /// run of keys (no mask, causal, windows), and up to four runs a tile under other masks.
+  std::int64_t max_items = 0;
 };
 
 /// Groups of query rows, each with its run of pages.

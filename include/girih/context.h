@@ -28,6 +28,9 @@ using LogFn = std::function<void(LogLevel, std::string_view)>;
 struct ContextOptions {
   Device device{};
   int num_workers = 0;                 ///< CPU worker threads including the caller; 0 = the CPUs this process may use
+  /// CPUs that workers are bound to (Linux): worker w to cpus[w % size]; worker 0, the calling thread, is never bound. Empty = not bound.
+  /// num_workers = 0 then means one per entry. A CPU that this process may not use is refused.
+  std::vector<int> cpus{};
   CpuTarget target = CpuTarget::best;  ///< refused (unsupported) where this CPU lacks it
   LogFn log{};                         ///< called for what a user should know; empty = silent
 };
@@ -45,6 +48,7 @@ class ThreadPool;
 }
 
 /// Not copyable; cheap to move. One Context serves one thread at a time (runs on it do not overlap); make one per thread.
+/// Survives fork(): the child may go on using it and gets worker threads of its own.
 class Context {
  public:
   explicit Context(ContextOptions options = {});

@@ -30,9 +30,6 @@ struct PlanView {
 /// that run() checks; throws invalid_argument naming the field.
 PlanView read_blob(const ScheduleState& schedule, std::span<const std::byte> blob);
 
-/// Rows of partial state that the worst batch within the limits can need.
-std::int64_t worst_part_rows(const ScheduleState& schedule);
-
 struct Planner;  // scratch that is kept from batch to batch (plan.cc)
 
 struct PlanState {

@@ -27,19 +27,23 @@ AttentionLimits normalise_limits(AttentionLimits limits) {
   check("max_groups", limits.max_groups, 0);
   check("max_kv_len", limits.max_kv_len, 0);
   check("max_param_bytes", limits.max_param_bytes, 0);
+  check("max_qo_len", limits.max_qo_len, 0);
+  check("max_items", limits.max_items, 0);
+  if (limits.max_items > INT32_MAX) fail(Code::invalid_argument, kOp, "limits.max_items={} is above 2^31-1", limits.max_items);
   if (limits.max_segments > 65535) fail(Code::invalid_argument, kOp, "limits.max_segments={} is above 65535", limits.max_segments);
   if (limits.max_kv_len > INT32_MAX) {
     fail(Code::invalid_argument, kOp, "limits.max_kv_len={} is above 2^31-1 keys of one group in one segment", limits.max_kv_len);
   }
   if (limits.max_groups == 0) limits.max_groups = limits.max_requests * std::max<std::int64_t>(limits.max_segments, 1);
+  if (limits.max_qo_len == 0) limits.max_qo_len = limits.max_tokens;
   return limits;
 }
 
 std::uint64_t schedule_hash(const ScheduleState& s) {
   const AttentionLimits& l = s.limits;
-  std::string text =
-      fmt::format("{}|{}|{},{},{},{},{},{}|{}|{},{},{}", s.key, s.program.key_text, l.max_tokens, l.max_requests, l.max_segments,
-                  l.max_groups, l.max_kv_len, l.max_param_bytes, s.num_units, s.spec.sm_scale, s.tune.small_rows, s.tune.invariant_chunk);
+  std::string text = fmt::format("{}|{}|{},{},{},{},{},{},{},{}|{},{},{}|{},{},{}", s.key, s.program.key_text, l.max_tokens, l.max_requests,
+                                 l.max_segments, l.max_groups, l.max_kv_len, l.max_param_bytes, l.max_qo_len, l.max_items, s.num_units,
+                                 s.separate_classes, s.num_small_units, s.spec.sm_scale, s.tune.small_rows, s.tune.invariant_chunk);
   for (const ClassTune& c : s.tune.classes) {
     text += fmt::format("|{},{},{},{},{}", c.tile_rows, c.kv_block, c.cost_piece, c.cost_block, c.cost_block_row);
   }
@@ -80,7 +84,7 @@ std::shared_ptr<ScheduleState> make_state(const Context& context, const Attentio
   state->tune = tune_cpu(state->spec);
   prepare_cpu(*state, context);
   state->hash = schedule_hash(*state);
-  state->max_part_rows = worst_part_rows(*state);
+  set_bounds(*state);
   const WorkspaceOffsets offsets = lay_out_workspace(*state, state->max_part_rows);
   state->layout = {{"unit_scratch", offsets.unit_scratch, offsets.part_o - offsets.unit_scratch},
                    {"part_o", offsets.part_o, offsets.part_ml - offsets.part_o},

@@ -1,4 +1,5 @@
 // What schedule() freezes: the normalised spec, its compiled variant, tiles and costs, and the workspace for the worst batch.
+// Where classes are separate (CUDA: a kernel each) a plan is two lists, each balanced over its own units; the CPU's workers take both.
 #pragma once
 
 #include <cstdint>
@@ -27,13 +28,18 @@ struct ScheduleState {
   AttentionSpec spec;      // defaults filled in
   AttentionLimits limits;  // defaults filled in
   std::string key;
-  std::uint64_t hash = 0;  // of key, limits, tune and units: a plan's blob carries it
-  int num_units = 0;
-  int group = 1;        // num_qo_heads / num_kv_heads
-  int part_stride = 0;  // floats a row of part_o, a multiple of 16
+  std::uint64_t hash = 0;         // of key, limits, tune and units: a plan's blob carries it
+  int num_units = 0;              // of both classes
+  bool separate_classes = false;  // units [0, num_small_units) take tiles of class kSmall only, the others kLarge only
+  int num_small_units = 0;        // where classes are separate; a class without units cannot occur
+  int group = 1;                  // num_qo_heads / num_kv_heads
+  int part_stride = 0;            // floats a row of part_o, a multiple of 16
   Tune tune;
   variant::Program program;
-  std::int64_t max_part_rows = 0;       // for the worst batch within the limits
+  std::int64_t max_part_rows = 0;  // for the worst batch within the limits, as are the next three; set_bounds() fills them
+  std::int64_t max_items = 0;
+  std::int64_t max_merges = 0;
+  std::int64_t max_blob_bytes = 0;
   std::int64_t unit_scratch_bytes = 0;  // a worker's; a multiple of 64
   int scratch_slots = 0;                // workers that run at once: min(num_units, the context's workers)
   CpuTarget cpu_target = CpuTarget::scalar;
@@ -42,6 +48,17 @@ struct ScheduleState {
   std::vector<WorkspaceRegion> layout;
   std::int64_t workspace_bytes = 0;
 };
+
+/// The class whose list holds tiles of `tile_class`, and its units.
+inline int list_of(const ScheduleState& state, int tile_class) { return state.separate_classes ? tile_class : kSmall; }
+inline int class_unit_begin(const ScheduleState& state, int c) {
+  if (c == kSmall) return 0;
+  return c == kLarge && state.separate_classes ? state.num_small_units : state.num_units;
+}
+inline int class_units(const ScheduleState& state, int c) { return class_unit_begin(state, c + 1) - class_unit_begin(state, c); }
+
+/// Fills max_part_rows, max_items, max_merges and max_blob_bytes from everything else (plan_bounds.cc).
+void set_bounds(ScheduleState& state);
 
 /// The workspace for `part_rows` rows of partial state: the one place that lays it out, for the worst case and for a plan alike.
 WorkspaceOffsets lay_out_workspace(const ScheduleState& state, std::int64_t part_rows);

@@ -18,7 +18,9 @@ int choose_num_workers(const ContextOptions& options, const Env& env) {
     fail(Code::invalid_argument, "context", "num_workers={}; must be in [0, {}], 0 = one per usable CPU", options.num_workers, kMaxWorkers);
   }
   if (options.num_workers > 0) return options.num_workers;
-  return env.num_threads.value_or(std::min(cpu::num_usable_cpus(), kMaxWorkers));
+  if (env.num_threads) return *env.num_threads;
+  const std::size_t cpus = options.cpus.empty() ? cpu::usable_cpus().size() : options.cpus.size();
+  return static_cast<int>(std::min<std::size_t>(cpus, kMaxWorkers));
 }
 
 CpuTarget choose_target(const ContextOptions& options, const Env& env) {
@@ -59,7 +61,7 @@ std::string_view name(CpuTarget t) {
 
 struct Context::State {
   State(const ContextOptions& options, const Env& env)
-      : device(options.device), target(choose_target(options, env)), log(options.log), pool(choose_num_workers(options, env)) {}
+      : device(options.device), target(choose_target(options, env)), log(options.log), pool(choose_num_workers(options, env), options.cpus) {}
 
   Device device;
   CpuTarget target;

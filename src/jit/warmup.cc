@@ -68,7 +68,7 @@ class Warmup {
     for (std::size_t i = next_.fetch_add(1); i < recipes_.size(); i = next_.fetch_add(1)) {
       const auto begin = std::chrono::steady_clock::now();
       try {
-        const std::shared_ptr<const Cubin> cubin = jit_.compile(recipes_[i]);
+        const std::shared_ptr<const Cubin> cubin = jit_.compile_recipe(recipes_[i]);
         const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
         report({0, std::ssize(recipes_), cubin->name, cubin->origin, seconds});
       } catch (...) {
