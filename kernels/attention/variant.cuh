@@ -88,6 +88,9 @@ __device__ __forceinline__ float exact_mul(float a, float b) { return ptx::fma(a
 __device__ __forceinline__ float number_min(float a, float b) { return b != b ? a : (a < b ? a : b); }
 __device__ __forceinline__ float number_max(float a, float b) { return b != b ? a : (a > b ? a : b); }
 
+/// 1 / (1 + e^-x): absolute error <= 2^-21.
+__device__ __forceinline__ float sigmoid_approx(float x) { return rcp_approx(1.0F + exp2_approx(-kLog2E * x)); }
+
 template <typename T>
 __device__ __forceinline__ T element(const void* data, i64 size, i64 index) {
   return static_cast<u64>(index) < static_cast<u64>(size) ? static_cast<const T*>(data)[index] : T{};
@@ -95,6 +98,17 @@ __device__ __forceinline__ T element(const void* data, i64 size, i64 index) {
 /// Bit `index` of little-endian packed bytes; `size` in bits.
 __device__ __forceinline__ bool bit_at(const void* data, i64 size, i64 index) {
   return static_cast<u64>(index) < static_cast<u64>(size) && ((static_cast<const u8*>(data)[index >> 3] >> (index & 7)) & 1) != 0;
+}
+
+// ------------------------------------------------------------------------------------------------------------------ plan-time values
+
+__device__ __forceinline__ const u8* plan_array(const Args& p, int i) {
+  return blob_array<u8>(p, p.plan->param_data) + blob_array<abi::PlanParam>(p, p.plan->params)[i].offset;
+}
+__device__ __forceinline__ i64 plan_size(const Args& p, int i) { return blob_array<abi::PlanParam>(p, p.plan->params)[i].size; }
+__device__ __forceinline__ i64 plan_integer(const Args& p, int i) { return *reinterpret_cast<const i64*>(plan_array(p, i)); }
+__device__ __forceinline__ float plan_number(const Args& p, int i) {
+  return static_cast<float>(*reinterpret_cast<const double*>(plan_array(p, i)));
 }
 
 }  // namespace girih::attention

@@ -90,6 +90,7 @@ void swap_in(PlanState& plan, const PlanInfo& info) noexcept {
   plan.view = view_blob(aligned(plan.blob));
   plan.params = blob_params(*plan.schedule_state, plan.view);
   plan.info = info;
+  ++plan.num_updates;
 }
 
 /// Rows may be in several tiles, or in none.

@@ -40,7 +40,8 @@ struct PlanState {
   std::vector<std::byte> blob;  // over-allocated so that the data starts 64-byte aligned
   PlanView view;                // into blob
   PlanInfo info;
-  variant::ParamTable params{};  // plan-time parameters, pointing into blob
+  std::uint64_t num_updates = 0;  // with this object's address: which batch it holds
+  variant::ParamTable params{};   // plan-time parameters, pointing into blob
   std::unique_ptr<Planner> planner;
 };
 

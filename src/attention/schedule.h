@@ -2,6 +2,7 @@
 // Where classes are separate (CUDA: a kernel each) a plan is two lists, each balanced over its own units; the CPU's workers take both.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,17 +15,22 @@
 namespace girih::attention {
 
 class RopeTable;
+struct CudaState;
 
 /// Byte offsets of the workspace's regions. Partial states: o f32 [rows, part_stride], then m and l f32 [rows, 2] (m is the running
 /// maximum in base-2 units, l the sum of exp2(s - m); without softmax only o counts).
 struct WorkspaceOffsets {
   std::int64_t part_o = 0;
   std::int64_t part_ml = 0;
-  std::int64_t unit_scratch = 0;  // [scratch_slots, unit_scratch_bytes]
+  std::int64_t unit_scratch = 0;  // CPU: [scratch_slots, unit_scratch_bytes]
+  // CUDA, batch_invariant: the fold so far of the tile at work, o [units of the class, tile rows, part_stride], then m and l.
+  std::array<std::int64_t, kNumClasses> chunk_o{};
+  std::array<std::int64_t, kNumClasses> chunk_ml{};
   std::int64_t total = 0;
 };
 
 struct ScheduleState {
+  Device device{};
   AttentionSpec spec;      // defaults filled in
   AttentionLimits limits;  // defaults filled in
   std::string key;
@@ -45,6 +51,7 @@ struct ScheduleState {
   CpuTarget cpu_target = CpuTarget::scalar;
   bool bf16_dot = false;                  // products through AVX512-BF16 (cpu_bf16.h)
   std::shared_ptr<const RopeTable> rope;  // CPU backend, where the variant has RoPE
+  std::shared_ptr<const CudaState> cuda;  // CUDA backend: kernels (cuda_state.h)
   std::vector<WorkspaceRegion> layout;
   std::int64_t workspace_bytes = 0;
 };
