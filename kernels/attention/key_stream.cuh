@@ -74,8 +74,7 @@ class KeyStream {
 
   /// Starts at the unit's first item: nothing is copied yet.
   __device__ __forceinline__ KeyStream(const Args& p, UnitItems items, u8* s_ring)
-      : p_(p), item_(items.begin), end_(items.end), s_ring_(s_ring), warp_(ptx::warp_idx()), lane_(ptx::lane_idx()) {
-    skip_empty_items();
+      : p_(p), item_(items.begin), num_items_(static_cast<i32>(items.end - items.begin)), s_ring_(s_ring), warp_(ptx::warp_idx()) {
     open_item();
     request_page();
   }
@@ -83,71 +82,93 @@ class KeyStream {
   /// Starts the copies of the next step's keys, as one group. Their slot must be free for this warp's rows.
   __device__ __forceinline__ void issue_keys() {
     begin_step();
-    if (has_step_) copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::KeyRows::kStride);
+    if (row_segment_ >= 0) copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::KeyRows::kStride);
     end_tile();
   }
   /// And of that step's values.
   __device__ __forceinline__ void issue_values() {
-    if (has_step_) {
+    if (row_segment_ >= 0) {
       copy_rows<c.v_type, Shape::kValueBytes, Shape::ValueRows::kChunks>(
-          s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::ValueRows::kStride, 0, row_, 16, row_segment_->v,
-          bytes(c.v_type, c.head_dim_vo), values_fast_);
+          s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::ValueRows::kStride, 0, row_, 16, p_.segments[row_segment_].v,
+          bytes(c.v_type, c.head_dim_vo), (row_fast_ & kValuesFast) != 0);
     }
     end_tile();
   }
 
  private:
   static constexpr bool kTwoParts = c.head_dim_rope > 0;
+  static constexpr int kKeysFast = 1, kValuesFast = 2;  // copied in whole chunks
+  static constexpr i32 kNoPage = -1;
+
+  __device__ __forceinline__ bool of_values() const { return !c.v_is_k && ptx::lane_idx() >= 16; }
 
   __device__ __forceinline__ void end_tile() {
     slot_ = slot_ + 1 == Shape::kSlots ? 0 : slot_ + 1;
     ptx::cp_async_commit();
   }
 
-  __device__ __forceinline__ void skip_empty_items() {
-    while (item_ != end_ && (item_->row_count == 0 || item_->kv_begin >= item_->kv_end)) ++item_;
-  }
-
+  /// Finds the next item with keys, from item_ on; num_items_ = 0: there is none.
   __device__ __forceinline__ void open_item() {
-    if (item_ == end_) return;
+    while (num_items_ > 0 && (item_->row_count == 0 || item_->kv_begin >= item_->kv_end)) next_item();
+    if (num_items_ == 0) return;
     key_ = item_->kv_begin;
     kv_end_ = item_->kv_end;
-    list_ = key_list(p_, *item_);
-    const abi::SegmentArg& segment = *list_.segment;
-    const abi::PlaneArg& plane = lane_ >= 16 ? value_plane<c>(segment) : segment.k;
-    base_ = plane.data + list_.kv_head * plane.head_stride;
-    page_stride_ = plane.page_stride;
-    token_stride_ = plane.token_stride;
-    keys_fast_next_ = copies_whole_chunks<c.k_type>(segment.k, bytes(c.k_type, c.head_dim_first()));
+    segment_ = item_->segment;
+    const i32 kv_head = item_->kv_head;
+    const i64 table_begin = blob_array<abi::KvRow>(p_, p_.plan->kv_rows)[item_->kv_row].table_begin;
+    const abi::SegmentArg& segment = p_.segments[segment_];
+    const abi::PlaneArg& values = value_plane<c>(segment);
+    base_ = of_values() ? values.data + kv_head * values.head_stride : segment.k.data + kv_head * segment.k.head_stride;
+    fast_ = copies_whole_chunks<c.k_type>(segment.k, bytes(c.k_type, c.head_dim_first())) ? kKeysFast : 0;
+    if constexpr (!c.v_is_k) fast_ |= copies_whole_chunks<c.v_type>(values, bytes(c.v_type, c.head_dim_vo)) ? kValuesFast : 0;
     if constexpr (kTwoParts) {
-      keys_fast_next_ = keys_fast_next_ && copies_whole_chunks<c.k_type>(segment.k_rope, bytes(c.k_type, c.head_dim_rope));
+      rope_base_ = segment.k_rope.data + kv_head * segment.k_rope.head_stride;
+      if (!copies_whole_chunks<c.k_type>(segment.k_rope, bytes(c.k_type, c.head_dim_rope))) fast_ &= ~kKeysFast;
     }
-    values_fast_next_ = !c.v_is_k && copies_whole_chunks<c.v_type>(segment.v, bytes(c.v_type, c.head_dim_vo));
+    if (segment.page_size.divisor == 0) {  // one endless page: its slots are counted from the first key
+      table_ = nullptr;
+      base_ += table_begin * (of_values() ? values.token_stride : segment.k.token_stride);
+      if constexpr (kTwoParts) rope_base_ += table_begin * segment.k_rope.token_stride;
+    } else {
+      table_ = segment.kv_indices + table_begin;
+    }
+  }
+  __device__ __forceinline__ void next_item() {
+    ++item_;
+    --num_items_;
   }
 
   /// Asks for the page of this lane's key of the next step. Entries past the keys are not looked at.
   __device__ __forceinline__ void request_page() {
-    const i32 key = key_ + warp_ * Shape::kRows + lane_ % Shape::kRows;
-    has_key_ = item_ != end_ && key < kv_end_;
-    if (!has_key_) return;
-    const KeySlot at = list_.slot_of(key);
-    slot_in_page_ = at.slot;
-    page_ = list_.page_of(at.entry);
+    const i32 key = key_ + warp_ * Shape::kRows + ptx::lane_idx() % Shape::kRows;
+    page_ = kNoPage;
+    if (num_items_ == 0 || key >= kv_end_) return;
+    page_ = 0;
+    place_ = key;
+    if (table_ == nullptr) return;
+    const abi::FastDivider& page_size = p_.segments[segment_].page_size;
+    const u32 entry = divide(static_cast<u32>(key), page_size);
+    place_ = static_cast<i32>(static_cast<u32>(key) - entry * page_size.divisor);
+    page_ = table_[entry];
   }
 
   /// The step whose page has been asked for becomes the current one.
   __device__ __forceinline__ void begin_step() {
-    has_step_ = item_ != end_;
-    if (!has_step_) return;
-    row_ = has_key_ ? base_ + page_ * page_stride_ + slot_in_page_ * token_stride_ : nullptr;
-    row_segment_ = list_.segment;
-    keys_fast_ = keys_fast_next_;
-    values_fast_ = values_fast_next_;
-    if constexpr (kTwoParts) rope_row_ = has_key_ ? key_address(row_segment_->k_rope, page_, slot_in_page_, list_.kv_head) : nullptr;
+    row_segment_ = num_items_ > 0 ? segment_ : -1;
+    if (num_items_ == 0) return;
+    const abi::SegmentArg& segment = p_.segments[segment_];
+    const abi::PlaneArg& values = value_plane<c>(segment);
+    const i64 page_stride = of_values() ? values.page_stride : segment.k.page_stride;
+    const i64 token_stride = of_values() ? values.token_stride : segment.k.token_stride;
+    const bool exists = page_ != kNoPage;
+    row_ = exists ? base_ + page_ * page_stride + place_ * token_stride : nullptr;
+    if constexpr (kTwoParts) {
+      rope_row_ = exists ? rope_base_ + page_ * segment.k_rope.page_stride + place_ * segment.k_rope.token_stride : nullptr;
+    }
+    row_fast_ = fast_;
     key_ += kStepKeys;
     if (key_ >= kv_end_) {
-      ++item_;
-      skip_empty_items();
+      next_item();
       open_item();
     }
     request_page();
@@ -155,14 +176,16 @@ class KeyStream {
 
   __device__ __forceinline__ void copy_keys(u8* s_rows) {
     constexpr int kFirstBytes = bytes(c.k_type, c.head_dim_first());
+    const abi::SegmentArg& segment = p_.segments[row_segment_];
+    const bool fast = (row_fast_ & kKeysFast) != 0;
     if constexpr (kTwoParts) {
       static_assert(kFirstBytes % tile::kChunkBytes == 0);
       constexpr int kFirstChunks = kFirstBytes / tile::kChunkBytes;
-      copy_rows<c.k_type, Shape::kKeyBytes, kFirstChunks>(s_rows, 0, row_, 0, row_segment_->k, kFirstBytes, keys_fast_);
-      copy_rows<c.k_type, Shape::kKeyBytes, Shape::KeyRows::kChunks - kFirstChunks>(
-          s_rows, kFirstChunks, rope_row_, 0, row_segment_->k_rope, bytes(c.k_type, c.head_dim_rope), keys_fast_);
+      copy_rows<c.k_type, Shape::kKeyBytes, kFirstChunks>(s_rows, 0, row_, 0, segment.k, kFirstBytes, fast);
+      copy_rows<c.k_type, Shape::kKeyBytes, Shape::KeyRows::kChunks - kFirstChunks>(s_rows, kFirstChunks, rope_row_, 0, segment.k_rope,
+                                                                                    bytes(c.k_type, c.head_dim_rope), fast);
     } else {
-      copy_rows<c.k_type, Shape::kKeyBytes, Shape::KeyRows::kChunks>(s_rows, 0, row_, 0, row_segment_->k, kFirstBytes, keys_fast_);
+      copy_rows<c.k_type, Shape::kKeyBytes, Shape::KeyRows::kChunks>(s_rows, 0, row_, 0, segment.k, kFirstBytes, fast);
     }
   }
 
@@ -176,20 +199,20 @@ class KeyStream {
     if (fast) {
 #pragma unroll
       for (int i = 0; i < kTotal; i += ptx::kWarp) {
-        const int idx = i + lane_;
+        const int idx = i + ptx::lane_idx();
         const int r = idx / kChunks;
         const int chunk = idx % kChunks;
         const u8* source = shuffle_pointer(row, first_lane + r % Shape::kRows);
         if (kTotal % ptx::kWarp != 0 && idx >= kTotal) continue;
         const bool valid = source != nullptr && chunk * tile::kChunkBytes < row_bytes;
-        ptx::cp_async_16(s_rows + Rows::offset(r, first_chunk + chunk), valid ? source + chunk * tile::kChunkBytes : plane.data, valid);
+        ptx::cp_async_16(s_rows + Rows::offset(r, first_chunk + chunk), source + chunk * tile::kChunkBytes, valid);
       }
       return;
     }
     constexpr int kUnit = bits(t) == 16 ? 2 : 1;
 #pragma unroll 1
     for (int i = 0; i < kTotal; i += ptx::kWarp) {
-      const int idx = i + lane_;
+      const int idx = i + ptx::lane_idx();
       const int r = idx / kChunks;
       const int chunk = idx % kChunks;
       const u8* source = shuffle_pointer(row, first_lane + r % Shape::kRows);
@@ -203,24 +226,22 @@ class KeyStream {
 
   const Args& p_;
   const abi::WorkItem* item_;  // of the next step
-  const abi::WorkItem* end_;
+  i32 num_items_;              // from item_ on
   u8* s_ring_;
-  int warp_, lane_;
+  int warp_;
   int slot_ = 0;
 
   // The next step: what its item says, and this lane's key of it.
-  i32 key_ = 0, kv_end_ = 0;
-  KeyList list_{};
+  i32 key_ = 0, kv_end_ = 0, segment_ = 0, fast_ = 0;
+  const i32* table_ = nullptr;
   const u8* base_ = nullptr;
-  i64 page_stride_ = 0, token_stride_ = 0;
-  i64 page_ = 0, slot_in_page_ = 0;
-  bool has_key_ = false, keys_fast_next_ = false, values_fast_next_ = false;
+  const u8* rope_base_ = nullptr;
+  i32 page_ = kNoPage, place_ = 0;
 
-  // The step at copy.
-  bool has_step_ = false, keys_fast_ = false, values_fast_ = false;
+  // The step at copy; row_segment_ < 0: there was none left.
+  i32 row_segment_ = -1, row_fast_ = 0;
   const u8* row_ = nullptr;
   const u8* rope_row_ = nullptr;
-  const abi::SegmentArg* row_segment_ = nullptr;
 };
 
 }  // namespace girih::attention
