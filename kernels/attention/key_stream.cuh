@@ -7,6 +7,7 @@
 #pragma once
 
 #include "attention/config.cuh"
+#include "attention/fragment_softmax.cuh"
 #include "attention/problem.cuh"
 #include "core/types.cuh"
 #include "ptx/memory.cuh"
@@ -14,8 +15,6 @@
 #include "tile/shared_rows.cuh"
 
 namespace girih::attention {
-
-constexpr int kStepKeys = 64;
 
 __device__ constexpr int round_up(int n, int to) { return (n + to - 1) / to * to; }
 
@@ -72,24 +71,29 @@ class KeyStream {
  public:
   using Shape = StreamShape<c>;
 
-  /// Starts at the unit's first item: nothing is copied yet.
+  /// Stands before the unit's first item.
   __device__ __forceinline__ KeyStream(const Args& p, UnitItems items, u8* s_ring)
-      : p_(p), item_(items.begin), num_items_(static_cast<i32>(items.end - items.begin)), s_ring_(s_ring), warp_(ptx::warp_idx()) {
-    open_item();
-    request_page();
-  }
+      : p_(p), item_(items.begin), num_items_(static_cast<i32>(items.end - items.begin)), s_ring_(s_ring), warp_(ptx::warp_idx()) {}
 
-  /// Starts the copies of the next step's keys, as one group. Their slot must be free for this warp's rows.
-  __device__ __forceinline__ void issue_keys() {
-    begin_step();
-    if (row_segment_ >= 0) copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::KeyRows::kStride);
-    end_tile();
+  /// Starts the copies of the next step's keys, as one group, and looks up the step after it. The first call only looks up. The slot must be
+  /// free for this warp's rows.
+  __device__ __forceinline__ void issue_keys(bool first_call = false) {
+    if (!first_call) {
+      begin_step();
+      if (row_segment_ >= 0) copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::KeyRows::kStride);
+      end_tile();
+    }
+    if (num_items_ > 0 && key_ >= kv_end_) {
+      if (!first_call) next_item();
+      open_item();
+    }
+    request_page();
   }
   /// And of that step's values.
   __device__ __forceinline__ void issue_values() {
     if (row_segment_ >= 0) {
-      copy_rows<c.v_type, Shape::kValueBytes, Shape::ValueRows::kChunks>(
-          s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::ValueRows::kStride, 0, row_, 16, p_.segments[row_segment_].v,
+      copy_rows<c.v_type, Shape::kValueBytes, 0, Shape::ValueRows::kChunks>(
+          s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::ValueRows::kStride, row_, 16, p_.segments[row_segment_].v,
           bytes(c.v_type, c.head_dim_vo), (row_fast_ & kValuesFast) != 0);
     }
     end_tile();
@@ -167,11 +171,6 @@ class KeyStream {
     }
     row_fast_ = fast_;
     key_ += kStepKeys;
-    if (key_ >= kv_end_) {
-      next_item();
-      open_item();
-    }
-    request_page();
   }
 
   __device__ __forceinline__ void copy_keys(u8* s_rows) {
@@ -181,46 +180,53 @@ class KeyStream {
     if constexpr (kTwoParts) {
       static_assert(kFirstBytes % tile::kChunkBytes == 0);
       constexpr int kFirstChunks = kFirstBytes / tile::kChunkBytes;
-      copy_rows<c.k_type, Shape::kKeyBytes, kFirstChunks>(s_rows, 0, row_, 0, segment.k, kFirstBytes, fast);
-      copy_rows<c.k_type, Shape::kKeyBytes, Shape::KeyRows::kChunks - kFirstChunks>(s_rows, kFirstChunks, rope_row_, 0, segment.k_rope,
-                                                                                    bytes(c.k_type, c.head_dim_rope), fast);
+      copy_rows<c.k_type, Shape::kKeyBytes, 0, kFirstChunks>(s_rows, row_, 0, segment.k, kFirstBytes, fast);
+      copy_rows<c.k_type, Shape::kKeyBytes, kFirstChunks, Shape::KeyRows::kChunks - kFirstChunks>(
+          s_rows, rope_row_, 0, segment.k_rope, bytes(c.k_type, c.head_dim_rope), fast);
     } else {
-      copy_rows<c.k_type, Shape::kKeyBytes, Shape::KeyRows::kChunks>(s_rows, 0, row_, 0, segment.k, kFirstBytes, fast);
+      copy_rows<c.k_type, Shape::kKeyBytes, 0, Shape::KeyRows::kChunks>(s_rows, row_, 0, segment.k, kFirstBytes, fast);
     }
   }
 
-  /// kRows rows, kChunks chunks of each from chunk `first_chunk` of the shared rows on. Lane first_lane + i knows where row i begins (null:
-  /// zeros), of whose bytes `row_bytes` exist.
-  template <Type t, int kRowBytes, int kChunks>
-  __device__ __forceinline__ void copy_rows(u8* s_rows, int first_chunk, const u8* row, int first_lane, const abi::PlaneArg& plane,
-                                            int row_bytes, bool fast) {
+  /// kRows rows, kChunks chunks of each from chunk kFirstChunk of the shared rows on. Lane first_lane + i knows where row i begins (null:
+  /// zeros), of whose bytes `row_bytes` exist. Up to eight neighbouring lanes bring one row, a line of it at a time.
+  template <Type t, int kRowBytes, int kFirstChunk, int kChunks>
+  __device__ __forceinline__ void copy_rows(u8* s_rows, const u8* row, int first_lane, const abi::PlaneArg& plane, int row_bytes,
+                                            bool fast) {
     using Rows = tile::SharedRows<kRowBytes>;
-    constexpr int kTotal = Shape::kRows * kChunks;
+    constexpr int kSpan = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : kChunks % 2 == 0 ? 2 : 1;  // lanes to a row
+    constexpr int kRowsAtOnce = min(ptx::kWarp / kSpan, Shape::kRows);
+    const int lane = ptx::lane_idx();
     if (fast) {
+      static_assert(!Rows::kSwizzled || (kSpan == 8 && kFirstChunk % 8 == 0));
+      if (kSpan * kRowsAtOnce < ptx::kWarp && lane >= kSpan * kRowsAtOnce) first_lane = -1;
+      const int at = Rows::offset(lane / kSpan % kRowsAtOnce, lane % kSpan);
 #pragma unroll
-      for (int i = 0; i < kTotal; i += ptx::kWarp) {
-        const int idx = i + ptx::lane_idx();
-        const int r = idx / kChunks;
-        const int chunk = idx % kChunks;
-        const u8* source = shuffle_pointer(row, first_lane + r % Shape::kRows);
-        if (kTotal % ptx::kWarp != 0 && idx >= kTotal) continue;
-        const bool valid = source != nullptr && chunk * tile::kChunkBytes < row_bytes;
-        ptx::cp_async_16(s_rows + Rows::offset(r, first_chunk + chunk), source + chunk * tile::kChunkBytes, valid);
+      for (int r = 0; r < Shape::kRows; r += kRowsAtOnce) {
+        const u8* source = shuffle_pointer(row, max(first_lane, 0) + r + lane / kSpan % kRowsAtOnce);
+        if (source != nullptr) source += lane % kSpan * tile::kChunkBytes;
+        // Rows four further: the exclusive or of the chunk's number changes in its third bit.
+        u8* s_row = s_rows + (Rows::kSwizzled ? at ^ (r & 4) * tile::kChunkBytes : at) + r * Rows::kStride + kFirstChunk * tile::kChunkBytes;
+#pragma unroll
+        for (int chunk = 0; chunk < kChunks; chunk += kSpan) {
+          const bool valid = source != nullptr && (chunk + lane % kSpan) * tile::kChunkBytes < row_bytes;
+          if (first_lane >= 0) ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid);
+        }
       }
       return;
     }
     constexpr int kUnit = bits(t) == 16 ? 2 : 1;
 #pragma unroll 1
-    for (int i = 0; i < kTotal; i += ptx::kWarp) {
-      const int idx = i + ptx::lane_idx();
+    for (int i = 0; i < Shape::kRows * kChunks; i += ptx::kWarp) {
+      const int idx = i + lane;
       const int r = idx / kChunks;
       const int chunk = idx % kChunks;
       const u8* source = shuffle_pointer(row, first_lane + r % Shape::kRows);
-      if (idx >= kTotal) continue;
+      if (idx >= Shape::kRows * kChunks) continue;
       const i64 stride = is_four_bit(t) ? 1 : plane.dim_stride;
       const int first = chunk * (tile::kChunkBytes / kUnit);
       const int count = source == nullptr ? 0 : row_bytes / kUnit - first;
-      *reinterpret_cast<Vec16*>(s_rows + Rows::offset(r, first_chunk + chunk)) = gather_chunk<t>(source + first * stride, stride, count);
+      *reinterpret_cast<Vec16*>(s_rows + Rows::offset(r, kFirstChunk + chunk)) = gather_chunk<t>(source + first * stride, stride, count);
     }
   }
 

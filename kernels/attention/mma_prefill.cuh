@@ -14,6 +14,7 @@
 #include "attention/problem.cuh"
 #include "attention/query_fragments.cuh"
 #include "attention/state.cuh"
+#include "attention/tile_rows.cuh"
 #include "ptx/launch.cuh"
 
 namespace girih::attention {
@@ -34,6 +35,8 @@ struct PrefillShape {
   static constexpr int kRowsAt = kQueryAt + QueryRows::bytes(c.tile_rows);
   static constexpr int kLastAt = kRowsAt + (kKeepsRows<Variant> ? c.tile_rows * static_cast<int>(sizeof(RowVars)) : 0);
   static constexpr int kSharedBytes = kLastAt + 16;
+  static constexpr int kStagedStride = round_up(c.head_dim_vo, 32);
+  static_assert(8 * kStagedStride * 4 <= kWarpRows * QueryRows::kStride);
   static_assert(kWarpRows % 16 == 0 && c.threads >= c.tile_rows);
 };
 
@@ -60,29 +63,68 @@ class Prefill {
         key_rows_(Keys::lane_rows()),
         value_rows_(Values::lane_rows()) {}
 
+  /// One loop for the ring's first fill and for the work, so that the copies' code is there once.
   __device__ __forceinline__ void run(UnitItems items) {
     KeyStream<c> stream(p_, items, s_memory_);
+    // kSlots - 1 tiles are under way before the first is worked on: K, V, .., K.
+    constexpr int kLead = c.v_is_k ? Stream::kSlots - 1 : Stream::kSlots / 2;
+    int lead = kLead + 1;
+    const abi::WorkItem* item = items.begin;
+    bool open = false;  // `item` has begun
+    StepRange range{};
+    int begin = 0;
 #pragma unroll 1
-    for (int i = 0; i < Stream::kSlots - 1; i += Stream::kTilesPerStep) {
-      stream.issue_keys();
-      if (!c.v_is_k && i + 2 < Stream::kSlots) stream.issue_values();
-    }
+    while (true) {
+      const bool works = lead == 0;
 #pragma unroll 1
-    for (const abi::WorkItem* at = items.begin; at != items.end; ++at) {
-      const abi::WorkItem item = *at;
-      if (item.row_count == 0) continue;
-      const KeyList keys = key_list(p_, item);
-      if (is_first(item)) load_rows(item);
-      if (is_first(item) || is_chunk(item)) clear();
-      factor_ = ScoreFactor<c, Variant>::make(p_, *keys.segment, item.kv_head);
-      const bool works = warp_ * Shape::kWarpRows < item.row_count;  // else none of this warp's rows exist
-#pragma unroll 1
-      for (int begin = item.kv_begin; begin < item.kv_end; begin += kStepKeys) step(item, keys, begin, works, stream);
-      if (is_last(item) || is_chunk(item)) end_tile(item, keys);
+      while (works && begin >= range.end) {  // an item may have no keys
+        if (open) end_item(*item++);
+        while (item != items.end && item->row_count == 0) ++item;
+        if (item == items.end) return;
+        begin_item(*item);
+        open = true;
+        range = step_range<Variant>(p_, *item);
+        begin = item->kv_begin;
+      }
+      const bool has_rows = works && warp_ * Shape::kWarpRows < item->row_count;  // else none of this warp's rows exist
+      const u8* s_tile = s_memory_;
+      if (works) s_tile = wait_for_tile();
+      if constexpr (c.v_is_k) {
+        stream.issue_keys(lead > kLead);
+      } else if (lead < kLead) {
+        stream.issue_values();
+      }
+      float s[kRowTiles][kKeyTiles][4] = {};
+      if (has_rows) {
+        scores(s_tile, s);
+        finish_scores(*item, range, begin, s);
+      }
+      if constexpr (!c.v_is_k) {
+        if (works) s_tile = wait_for_tile();
+        stream.issue_keys(lead > kLead);
+      }
+      if (has_rows) add_values(s_tile, s);
+      if (works) {
+        begin += kStepKeys;
+      } else {
+        --lead;
+      }
     }
   }
 
  private:
+  __device__ __forceinline__ void end_item(const abi::WorkItem& item) {
+    if (is_last(item) || is_chunk(item)) end_tile(item);
+  }
+
+  __device__ __forceinline__ void begin_item(const abi::WorkItem& item) {
+    if (is_first(item) || is_chunk(item)) {
+      load_rows(item);
+      clear();
+    }
+    factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
+  }
+
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
@@ -114,25 +156,6 @@ class Prefill {
     return s_tile;
   }
 
-  __device__ __forceinline__ void step(const abi::WorkItem& item, const KeyList& keys, int begin, bool works, KeyStream<c>& stream) {
-    const u8* s_tile = wait_for_tile();
-    if constexpr (c.v_is_k) {
-      stream.issue_keys();
-    } else {
-      stream.issue_values();
-    }
-    float s[kRowTiles][kKeyTiles][4] = {};
-    if (works) {
-      scores(s_tile, s);
-      finish_scores(item, keys, begin, s);
-    }
-    if constexpr (!c.v_is_k) {
-      s_tile = wait_for_tile();
-      stream.issue_keys();
-    }
-    if (works) add_values(s_tile, s);
-  }
-
   __device__ __forceinline__ void scores(const u8* s_keys, float (&s)[kRowTiles][kKeyTiles][4]) const {
     const u8* s_query = s_memory_ + Shape::kQueryAt + warp_ * Shape::kWarpRows * Shape::QueryRows::kStride;
 #pragma unroll
@@ -160,10 +183,10 @@ class Prefill {
   }
 
   /// Hooks and masks; then the maxima, and what has been summed is brought to them.
-  __device__ __forceinline__ void finish_scores(const abi::WorkItem& item, const KeyList& keys, int begin,
+  __device__ __forceinline__ void finish_scores(const abi::WorkItem& item, const StepRange& range, int begin,
                                                 float (&s)[kRowTiles][kKeyTiles][4]) {
-    const FragmentKeys columns = {.list = &keys, .first = begin, .end = item.kv_end};
     if constexpr (Variant::kHasLogits) {
+      const FragmentKeys columns = {range.positions, begin, range.end};
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -175,20 +198,20 @@ class Prefill {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) negate(s[t]);
     }
-    if constexpr (Variant::kHasMask) {
-      if (!all_visible(item, begin, min(begin + kStepKeys, item.kv_end))) {
+    if (Variant::kHasMask && !range.all_visible(begin)) {
+      const KeyList list = key_list(p_, item);
+      const FragmentKeys columns = {list, begin, range.end};
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) {
+      for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            hide_masked<Variant>(params_, Variant::mask_row(params_, row_vars(t, half)), half, columns, s[t]);
-          }
+        for (int half = 0; half < 2; ++half) {
+          hide_masked<Variant>(params_, Variant::mask_row(params_, row_vars(t, half)), half, columns, s[t]);
         }
       }
     }
-    if (item.kv_end - begin < kStepKeys) {
+    if (range.end - begin < kStepKeys) {
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) hide_past_end<Variant>(s[t], item.kv_end - begin);
+      for (int t = 0; t < kRowTiles; ++t) hide_past_end<Variant>(s[t], range.end - begin);
     }
     if constexpr (Variant::kSoftmax) {
 #pragma unroll
@@ -240,55 +263,40 @@ class Prefill {
     }
   }
 
-  __device__ __forceinline__ void end_tile(const abi::WorkItem& item, const KeyList& keys) {
-    const float value_factor = head_scale<c.v_scale>(value_plane<c>(*keys.segment), item.kv_head);
+  /// Every eight rows are laid out in this warp's rows of Q (which have served), so that a row is written by a warp in wide pieces.
+  __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
+    const float value_factor = head_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
+    const int first_row = warp_ * Shape::kWarpRows;
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = warp_ * Shape::kWarpRows + 16 * t + 8 * half + lane_ / 4;
-        RowState state = {state_[t].m[half], sum_of_row(state_[t].l[half])};
-        if (c.batch_invariant && is_chunk(item)) {
-          end_chunk_row(item, t, half, row, state, value_factor);
-        } else if (row < item.row_count) {
-          const auto writer = RowWriter<c, Variant>::make(p_, params_, item, row, state, value_factor);
+        const float l = sum_of_row(state_[t].l[half]);
+        ptx::sync_warp();
 #pragma unroll
-          for (int run = 0; run < Values::kRuns && run * 4 * Values::kRun < c.head_dim_vo; ++run) {
-            float x[Values::kRun];
-            Values::take_run(o_[t], run, half, x);
-            const int dim = Values::run_dim(run, lane_ % 4);
-            if (dim < c.head_dim_vo) writer.write(dim, x);
-          }
-          if (lane_ % 4 == 0) writer.write_state();
+        for (int run = 0; run < kSumTiles / Values::kTilesPerRun; ++run) {
+          float x[Values::kRun];
+          Values::take_run(o_[t], run, half, x);
+          const int dim = Values::run_dim(run, lane_ % 4);
+          if (dim < c.head_dim_vo) store_floats(staged(lane_ / 4, dim), x);
+        }
+        ptx::sync_warp();
+        const int begin = first_row + 16 * t + 8 * half;
+#pragma unroll 1
+        for (int row = 0; row < min(8, item.row_count - begin); ++row) {
+          const RowState state = {ptx::shuffle(state_[t].m[half], 4 * row), ptx::shuffle(l, 4 * row)};
+          end_tile_row<c, Variant>(p_, params_, item, begin + row, state, value_factor,
+                                   [&](int dim, float(&x)[4]) { load_floats(staged(row, dim), x); });
         }
       }
     }
     if (is_last(item) && item.part_row >= 0) arrive<c, Variant>(p_, params_, item, reinterpret_cast<u32*>(s_memory_ + Shape::kLastAt));
   }
 
-  /// The chunk's row joins the tile's chunks so far.
-  __device__ __forceinline__ void end_chunk_row(const abi::WorkItem& item, int t, int half, int row, RowState state, float value_factor) {
-    using Chunk = ChunkRow<c, Variant::kSoftmax>;
-    const bool exists = row < item.row_count;
-    // Rows that do not exist in the tile do in the workspace of the unit: their state may be read, and is not written.
-    const Chunk chunk = Chunk::begin(p_, row, state, is_first(item));
-    if (exists) {
-      const auto writer = RowWriter<c, Variant>::make(p_, params_, item, row, state, 1.0F);
-#pragma unroll
-      for (int run = 0; run < Values::kRuns && run * 4 * Values::kRun < c.head_dim_vo; ++run) {
-        float x[Values::kRun];
-        Values::take_run(o_[t], run, half, x);
-        const int dim = Values::run_dim(run, lane_ % 4);
-        if (dim >= c.head_dim_vo) continue;
-#pragma unroll
-        for (int i = 0; i < Values::kRun; ++i) x[i] *= value_factor;
-        chunk.fold_values(dim, x);
-        if (is_last(item)) writer.write(dim, x);
-      }
-      if (is_last(item) && lane_ % 4 == 0) writer.write_state();
-    }
-    ptx::sync_warp();  // the row's lanes have read the state so far
-    if (exists && lane_ % 4 == 0) chunk.write_state(state);
+  /// Where dim `dim` of row `row` (0..7) goes: eight dims stay together, rows lie in different banks.
+  __device__ __forceinline__ float* staged(int row, int dim) const {
+    float* s_rows = reinterpret_cast<float*>(s_memory_ + Shape::kQueryAt + warp_ * Shape::kWarpRows * Shape::QueryRows::kStride);
+    return s_rows + row * Shape::kStagedStride + (dim ^ (row & 3) * 8);
   }
 
   const Args& p_;
