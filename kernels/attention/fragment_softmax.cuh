@@ -14,6 +14,9 @@
 
 namespace girih::attention {
 
+/// Keys that the blocks of these kernels take at a time.
+constexpr int kStepKeys = 64;
+
 /// Column of value `j` of key tile `n` within the step's keys.
 __device__ __forceinline__ int fragment_key(int n, int j) { return 8 * n + 2 * (ptx::lane_idx() % 4) + (j & 1); }
 
@@ -21,17 +24,33 @@ __device__ __forceinline__ int fragment_key(int n, int j) { return 8 * n + 2 * (
 template <class Variant>
 constexpr float kHidden = Variant::kSoftmax ? -kInfinity : 0.0F;
 
+/// What the steps of an item need of it all the time. Positions are looked up where they are needed; hooks of the logits need them always.
+struct StepRange {
+  i32 end;         // keys
+  i32 full_begin;  // no mask code within [full_begin, full_end)
+  i32 full_end;
+  KeyList positions;
+
+  __device__ __forceinline__ bool all_visible(int begin) const { return begin >= full_begin && min(begin + kStepKeys, end) <= full_end; }
+};
+template <class Variant>
+__device__ __forceinline__ StepRange step_range(const Args& p, const abi::WorkItem& item) {
+  StepRange range = {.end = item.kv_end, .full_begin = item.full_begin, .full_end = item.full_end, .positions = {}};
+  if constexpr (Variant::kLogitsPos) range.positions = key_list(p, item);
+  return range;
+}
+
 /// The keys of a score fragment: key `first` + fragment_key(), those from `end` on do not exist.
 struct FragmentKeys {
-  const KeyList* list;
+  const KeyList& list;
   i32 first;
   i32 end;
 
   /// Logical position; of a key past the end any.
   __device__ __forceinline__ i64 position(int column) const {
     const i32 key = first + column;
-    if (!list->page_positions) return list->kv_pos + key;
-    return key < end ? list->position(key, list->slot_of(key)) : 0;
+    if (!list.page_positions) return list.kv_pos + key;
+    return key < end ? list.position(key, list.slot_of(key)) : 0;
   }
 };
 

@@ -13,6 +13,7 @@
 #include "attention/problem.cuh"
 #include "attention/query_fragments.cuh"
 #include "attention/state.cuh"
+#include "attention/tile_rows.cuh"
 #include "ptx/launch.cuh"
 
 namespace girih::attention {
@@ -52,30 +53,69 @@ class Decode {
         key_rows_(Keys::lane_rows()),
         value_rows_(Values::lane_rows()) {}
 
+  /// One loop for the ring's first fill and for the work, so that the copies' code is there once.
   __device__ __forceinline__ void run(UnitItems items) {
     KeyStream<c> stream(p_, items, s_memory_);
+    constexpr int kLead = Stream::kSlots / Stream::kTilesPerStep;  // steps that are under way before the first is worked on
+    int lead = kLead + 1;
+    const abi::WorkItem* item = items.begin;
+    bool open = false;  // `item` has begun
+    StepRange range{};
+    int begin = 0;
 #pragma unroll 1
-    for (int i = 0; i < Stream::kSlots; i += Stream::kTilesPerStep) {
-      stream.issue_keys();
-      if constexpr (!c.v_is_k) stream.issue_values();
-    }
+    while (true) {
+      const bool works = lead == 0;
 #pragma unroll 1
-    for (const abi::WorkItem* at = items.begin; at != items.end; ++at) {
-      const abi::WorkItem item = *at;
-      if (item.row_count == 0) continue;
-      const KeyList keys = key_list(p_, item);
-      if (is_first(item)) load_query_fragments<c, Keys>(p_, item, q_);
-      if (is_first(item) || is_chunk(item)) clear();
-      described_ = described_ && !is_first(item);
-      if constexpr (kLogitsRead<Variant>) describe(item);
-      factor_ = ScoreFactor<c, Variant>::make(p_, *keys.segment, item.kv_head);
-#pragma unroll 1
-      for (int begin = item.kv_begin; begin < item.kv_end; begin += kStepKeys) step(item, keys, begin, stream);
-      if (is_last(item) || is_chunk(item)) end_tile(item, keys);
+      while (works && begin >= range.end) {  // an item may have no keys
+        if (open) end_item(*item++);
+        while (item != items.end && item->row_count == 0) ++item;
+        if (item == items.end) return;
+        begin_item(*item);
+        open = true;
+        range = step_range<Variant>(p_, *item);
+        begin = item->kv_begin;
+      }
+      const int first = begin + warp_ * Stream::kRows;
+      const bool has_keys = works && first < range.end;  // else all of this warp's keys lie past the end
+      float s[2][4] = {};
+      u32 weights[4] = {};
+      const u8* s_rows = s_memory_;
+      if (works) s_rows = wait_for_rows<typename Stream::KeyRows>();
+      if (has_keys) scores(s_rows, s);
+      if constexpr (!c.v_is_k) {
+        if (works) leave_slot();
+        stream.issue_keys(lead > kLead);
+      }
+      if (has_keys) weigh_scores(*item, range, begin, first, s, weights);
+      if (!c.v_is_k && works) s_rows = wait_for_rows<typename Stream::ValueRows>();
+      if (has_keys) add_values(s_rows, weights);
+      if (works) leave_slot();
+      if constexpr (c.v_is_k) {
+        stream.issue_keys(lead > kLead);
+      } else if (lead <= kLead) {
+        stream.issue_values();
+      }
+      if (works) {
+        begin += kStepKeys;
+      } else {
+        --lead;
+      }
     }
   }
 
  private:
+  __device__ __forceinline__ void end_item(const abi::WorkItem& item) {
+    if (is_last(item) || is_chunk(item)) end_tile(item);
+  }
+
+  __device__ __forceinline__ void begin_item(const abi::WorkItem& item) {
+    if (is_first(item)) load_query_fragments<c, Keys>(p_, item, q_);
+    if (is_first(item) || is_chunk(item)) clear();
+    described_ = described_ && !is_first(item);
+    if constexpr (kLogitsRead<Variant>) describe(item);
+    factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
+  }
+
   __device__ __forceinline__ void clear() {
     state_ = {};
 #pragma unroll
@@ -103,28 +143,6 @@ class Decode {
     slot_ = slot_ + 1 == Stream::kSlots ? 0 : slot_ + 1;
   }
 
-  __device__ __forceinline__ void step(const abi::WorkItem& item, const KeyList& keys, int begin, KeyStream<c>& stream) {
-    const int first = begin + warp_ * Stream::kRows;
-    const bool works = first < item.kv_end;  // else all of this warp's keys lie past the end
-    const u8* s_rows = wait_for_rows<typename Stream::KeyRows>();
-    float s[2][4] = {};
-    if (works) scores(s_rows, s);
-    if constexpr (!c.v_is_k) {
-      leave_slot();
-      stream.issue_keys();
-    }
-    u32 weights[4];
-    if (works) weigh_scores(item, keys, begin, first, s, weights);
-    if constexpr (!c.v_is_k) s_rows = wait_for_rows<typename Stream::ValueRows>();
-    if (works) add_values(s_rows, weights);
-    leave_slot();
-    if constexpr (c.v_is_k) {
-      stream.issue_keys();
-    } else {
-      stream.issue_values();
-    }
-  }
-
   __device__ __forceinline__ void scores(const u8* s_rows, float (&s)[2][4]) const {
 #pragma unroll
     for (int load = 0; load < Keys::kSteps / Keys::kStepsPerLoad; ++load) {
@@ -139,23 +157,22 @@ class Decode {
   }
 
   /// Raw scores become weights; what has been summed is brought to the new maximum.
-  __device__ __forceinline__ void weigh_scores(const abi::WorkItem& item, const KeyList& keys, int begin, int first, float (&s)[2][4],
+  __device__ __forceinline__ void weigh_scores(const abi::WorkItem& item, const StepRange& range, int begin, int first, float (&s)[2][4],
                                                u32 (&weights)[4]) {
-    const FragmentKeys columns = {.list = &keys, .first = first, .end = item.kv_end};
     if constexpr (Variant::kHasLogits) {
+      const FragmentKeys columns = {range.positions, first, range.end};
 #pragma unroll
       for (int half = 0; half < 2; ++half) apply_logits<Variant>(params_, logits_rows_[half], half, columns, factor_.raw, s);
     } else if (factor_.negative()) {
       negate(s);
     }
-    if constexpr (Variant::kHasMask) {
-      if (!all_visible(item, begin, min(begin + kStepKeys, item.kv_end))) {
-        describe(item);
+    if (Variant::kHasMask && !range.all_visible(begin)) {
+      describe(item);
+      const FragmentKeys columns = {key_list(p_, item), first, range.end};
 #pragma unroll
-        for (int half = 0; half < 2; ++half) hide_masked<Variant>(params_, mask_rows_[half], half, columns, s);
-      }
+      for (int half = 0; half < 2; ++half) hide_masked<Variant>(params_, mask_rows_[half], half, columns, s);
     }
-    if (item.kv_end - first < Stream::kRows) hide_past_end<Variant>(s, item.kv_end - first);
+    if (range.end - first < Stream::kRows) hide_past_end<Variant>(s, range.end - first);
     if constexpr (Variant::kSoftmax) {
       float correction[2];
       if (raise_maxima(state_, s, factor_.to_base2, correction)) {
@@ -204,7 +221,7 @@ class Decode {
   }
 
   /// All warps' states become one, which is written (or folded into the tile's chunks so far).
-  __device__ __forceinline__ void end_tile(const abi::WorkItem& item, const KeyList& keys) {
+  __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
     const int group = lane_ / 4;
     const int pair = lane_ % 4;
 #pragma unroll
@@ -217,7 +234,7 @@ class Decode {
       }
     }
     ptx::sync_block();
-    const float value_factor = head_scale<c.v_scale>(value_plane<c>(*keys.segment), item.kv_head);
+    const float value_factor = head_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (8 * half >= item.row_count) break;
@@ -234,44 +251,13 @@ class Decode {
       }
       ptx::sync_block();
 #pragma unroll 1
-      for (int row = warp_; row < min(8, item.row_count - 8 * half); row += Shape::kWarps) write_row(item, half, row, value_factor);
+      for (int row = warp_; row < min(8, item.row_count - 8 * half); row += Shape::kWarps) {
+        end_tile_row<c, Variant>(p_, params_, item, 8 * half + row, joint_state(8 * half + row), value_factor,
+                                 [&](int dim, float(&x)[4]) { sum_warps(row, dim, x); });
+      }
       ptx::sync_block();
     }
     if (is_last(item) && item.part_row >= 0) arrive<c, Variant>(p_, params_, item, reinterpret_cast<u32*>(s_memory_ + Shape::kLastAt));
-  }
-
-  /// Row 8 half + row by one warp.
-  __device__ __forceinline__ void write_row(const abi::WorkItem& item, int half, int row, float value_factor) const {
-    const int tile_row = 8 * half + row;
-    RowState state = joint_state(tile_row);
-    using Chunk = ChunkRow<c, Variant::kSoftmax>;
-    if constexpr (c.batch_invariant) {
-      if (is_chunk(item)) {
-        const Chunk chunk = Chunk::begin(p_, tile_row, state, is_first(item));
-        const auto writer = RowWriter<c, Variant>::make(p_, params_, item, tile_row, state, 1.0F);
-        for (int dim = 4 * lane_; dim < c.head_dim_vo; dim += 4 * ptx::kWarp) {
-          float x[4];
-          sum_warps(row, dim, x);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) x[i] *= value_factor;
-          chunk.fold_values(dim, x);
-          if (is_last(item)) writer.write(dim, x);
-        }
-        ptx::sync_warp();
-        if (lane_ == 0) {
-          chunk.write_state(state);
-          if (is_last(item)) writer.write_state();
-        }
-        return;
-      }
-    }
-    const auto writer = RowWriter<c, Variant>::make(p_, params_, item, tile_row, state, value_factor);
-    for (int dim = 4 * lane_; dim < c.head_dim_vo; dim += 4 * ptx::kWarp) {
-      float x[4];
-      sum_warps(row, dim, x);
-      writer.write(dim, x);
-    }
-    if (lane_ == 0) writer.write_state();
   }
 
   __device__ __forceinline__ void sum_warps(int row, int dim, float (&x)[4]) const {

@@ -57,6 +57,61 @@ __device__ __forceinline__ void load_query_fragments(const Args& p, const abi::W
   }
 }
 
+/// The tile's rows of Q into shared memory, so that ldmatrix brings what load_query_fragments would: `Rows` have Keys::kSteps * 16 dims, the
+/// inner step s in the chunks 2 s (pairs first_dim of lanes 0..3) and 2 s + 1 (their second pairs). Zeros past the rows and dims.
+template <Config c, class Keys, class Rows>
+__device__ __forceinline__ void load_query_tile(const Args& p, const abi::WorkItem& item, u8* s_query) {
+  constexpr bool kInOrder = bits(c.k_type) == 16 && c.head_dim_rope == 0 && c.head_dim_qk % 8 == 0;
+  constexpr int kAtOnce = 8;
+  const bool whole = kInOrder && rows_aligned(p.q, 16);
+  constexpr int kTotal = c.tile_rows * Rows::kChunks;
+  static_assert(kTotal % c.threads == 0);
+#pragma unroll 1
+  for (int begin = ptx::thread_idx(); begin < kTotal; begin += kAtOnce * c.threads) {
+    Vec16 v[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = (begin + i * c.threads) / Rows::kChunks;
+      const int chunk = (begin + i * c.threads) % Rows::kChunks;
+      v[i] = Vec16{};
+      if (row >= item.row_count) continue;
+      const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
+      const u8* g_first = row_address(p.q, place.token, place.q_head);
+      if (whole) {
+        if (8 * chunk < c.head_dim_qk) v[i] = *reinterpret_cast<const Vec16*>(g_first + 16 * chunk);
+        continue;
+      }
+      const u8* g_rope = c.head_dim_rope > 0 ? row_address(p.q_rope, place.token, place.q_head) : nullptr;
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        const int dim = Keys::first_dim(chunk / 2, pair) + chunk % 2 * Keys::kSecondDim;
+        if (dim < c.head_dim_first()) {
+          v[i].x[pair] = load_pair(g_first + 2 * dim, false);
+        } else if (dim < c.head_dim_qk) {
+          v[i].x[pair] = load_pair(g_rope + 2 * (dim - c.head_dim_first()), false);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int idx = begin + i * c.threads;
+      if (idx < kTotal) *reinterpret_cast<Vec16*>(s_query + Rows::offset(idx / Rows::kChunks, idx % Rows::kChunks)) = v[i];
+    }
+  }
+}
+
+/// Describes all rows of the item's tile, a thread a row.
+template <Config c>
+__device__ __forceinline__ void describe_tile_rows(const Args& p, const abi::WorkItem& item, RowVars* s_rows) {
+  const auto* requests = blob_array<abi::RequestInfo>(p, p.plan->requests);
+  i32 request = find_request_warp(requests, p.plan->num_requests, item.row_begin / c.group);
+  const int row = ptx::thread_idx();
+  if (row >= c.tile_rows) return;
+  const RowPlace place = place_row<c>(item.row_begin + min(row, item.row_count - 1), item.kv_head);
+  while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
+  s_rows[row] = describe_row(requests[request], request, place, item.kv_head);
+}
+
 /// Describes rows first_row + group and first_row + group + 8 of the item's tile for the hooks.
 template <Config c, class Variant>
 __device__ __forceinline__ void describe_fragment_rows(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item,
