@@ -67,6 +67,8 @@ struct AttentionParams {
   float* chunk_ml;
   float score_factor;      // sm_scale, times log2(e) where the logits hook is absent
   std::int32_t num_segments;
+  std::int32_t num_units;   // of all classes, as the header has it: with it the items are found without reading the header
+  std::int32_t first_unit;  // of this launch's class: block b runs unit first_unit + b
   SegmentArg segments[kMaxCudaSegments];
   ParamArg params[kMaxCudaParams];  // run-time parameters; plan-time ones are in the blob
 };

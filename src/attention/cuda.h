@@ -35,4 +35,7 @@ struct CudaKernels {
 CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Program& program, const cuda::DeviceInfo& device,
                                 std::string_view family = "");
 
+/// Refuses what a launch's parameters cannot hold.
+void check_cuda_limits(const AttentionLimits& limits);
+
 }  // namespace girih::attention

@@ -20,16 +20,20 @@ double llama31_frequency(double frequency, const Rope::Llama31& rule) {
 
 }  // namespace
 
+std::vector<double> rope_frequencies(const Rope& rope, int head_dim) {
+  const int dim = rope.rotary_dim == 0 ? head_dim - rope.rotary_begin : rope.rotary_dim;
+  std::vector<double> frequencies;
+  for (int i = 0; i < dim / 2; ++i) {
+    const double frequency = std::pow(rope.theta, -2.0 * i / dim) / rope.scale;
+    frequencies.push_back(rope.llama31 ? llama31_frequency(frequency, *rope.llama31) : frequency);
+  }
+  return frequencies;
+}
+
 RopeTable::RopeTable(const Rope& rope, int head_dim, std::int64_t max_position) : begin_(rope.rotary_begin), interleave_(rope.interleave) {
   constexpr std::int64_t kMaxHigh = 8192;  // 2M positions; 4 MiB of table at 64 pairs
-  const int dim = rope.rotary_dim == 0 ? head_dim - rope.rotary_begin : rope.rotary_dim;
-  num_pairs_ = dim / 2;
-  frequencies_.resize(static_cast<std::size_t>(num_pairs_));
-  for (int i = 0; i < num_pairs_; ++i) {
-    double frequency = std::pow(rope.theta, -2.0 * i / dim) / rope.scale;
-    if (rope.llama31) frequency = llama31_frequency(frequency, *rope.llama31);
-    frequencies_[static_cast<std::size_t>(i)] = frequency;
-  }
+  frequencies_ = rope_frequencies(rope, head_dim);
+  num_pairs_ = static_cast<int>(frequencies_.size());
   num_high_ = std::min((max_position >> kLowBits) + 1, kMaxHigh);
   const std::size_t row = 2 * static_cast<std::size_t>(num_pairs_);
   low_.resize((std::size_t{1} << kLowBits) * row);

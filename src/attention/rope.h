@@ -9,6 +9,9 @@
 
 namespace girih::attention {
 
+/// Radians a position of each pair.
+std::vector<double> rope_frequencies(const Rope& rope, int head_dim);
+
 class RopeTable {
  public:
   /// Covers positions 0..max_position quickly; others are computed on the spot.

@@ -11,14 +11,21 @@ namespace girih {
 
 std::vector<AttentionCapability> attention_capabilities() {
   const std::vector<DType> plain = {DType::f32, DType::f16, DType::bf16};
-  return {{.device = DeviceKind::cpu,
-           .family = "cpu",
-           .q_dtypes = plain,
-           .o_dtypes = plain,
-           .kv_dtypes = {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8, DType::nvfp4, DType::mxfp4},
-           .max_head_dim = 1024,
-           .features = {"ragged", "paged", "strided_table", "per_head_table", "page_pos", "cascade", "mla", "two_part_qk", "rope", "mask",
-                        "logits", "transforms", "sink", "softmax_off", "lse", "partial_state", "batch_invariant"}}};
+  const std::vector<DType> stored = {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8, DType::nvfp4, DType::mxfp4};
+  const std::vector<std::string> all = {"ragged", "paged",       "strided_table", "per_head_table", "page_pos", "cascade",
+                                        "mla",    "two_part_qk", "rope",          "mask",           "logits",   "transforms",
+                                        "sink",   "softmax_off", "lse",           "partial_state",  "batch_invariant"};
+  const auto row = [&](DeviceKind device, std::string family) {
+    return AttentionCapability{.device = device,
+                               .family = std::move(family),
+                               .q_dtypes = plain,
+                               .o_dtypes = plain,
+                               .kv_dtypes = stored,
+                               .max_head_dim = 1024,
+                               .features = all};
+  };
+  // The first row of a device is what its specs are checked against: the family that takes everything the device does.
+  return {row(DeviceKind::cpu, "cpu"), row(DeviceKind::cuda, "floor")};
 }
 
 namespace attention {

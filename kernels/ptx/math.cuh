@@ -1,0 +1,52 @@
+// Approximations of one instruction. Errors are those of the PTX ISA; the emulator's twins compute the rounded exact value. All flush
+// subnormal inputs and results to zero. core/math.cuh gives them the names that kernels use.
+#pragma once
+
+#include "core/types.cuh"
+
+namespace girih::ptx {
+
+/// 2^x: relative error <= 2^-22; 2^-inf = 0, 2^inf = inf.
+__device__ __forceinline__ float ex2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// log2(x): absolute error <= 2^-22 for x in (0.5, 2), relative error <= 2^-22 elsewhere; log2(0) = -inf, of negatives NaN.
+__device__ __forceinline__ float lg2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// 1 / x: relative error <= 2^-23; 1 / +-0 = +-inf.
+__device__ __forceinline__ float rcp(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// 1 / sqrt(x): relative error <= 2^-22.9; of 0 inf, of negatives NaN.
+__device__ __forceinline__ float rsqrt(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// sqrt(x), correctly rounded, subnormals kept.
+__device__ __forceinline__ float sqrt_rn(float x) {
+  float y;
+  asm("sqrt.rn.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// tanh(x): relative error <= 2^-11.
+__device__ __forceinline__ float tanh_fast(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// a b + c, rounded once.
+__device__ __forceinline__ float fma(float a, float b, float c) {
+  float y;
+  asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
+  return y;
+}
+
+}  // namespace girih::ptx

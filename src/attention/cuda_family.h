@@ -1,0 +1,42 @@
+// What a kernel family tells about itself: which classes of which specs it takes, and with what tile. cuda_kernels.cc asks the families in
+// order of preference and prints the kernel of the first that takes a class.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "attention/cuda.h"
+#include "variant/cuda.h"
+
+namespace girih::attention {
+
+/// A family's choice for one tile class. Fields go into attention::Config (kernels/attention/config.cuh) by the same names.
+struct CudaTile {
+  ClassTune tune;  // tile_rows and kv_block, and what they cost
+  int threads = 128;
+  int blocks_per_sm = 1;
+  int stages = 1;
+  int warps_rows = 1;
+  std::int64_t shared_bytes = 0;
+  variant::CudaMath math = variant::CudaMath::exact;
+};
+
+struct CudaRequest {
+  const AttentionSpec& spec;  // normalised
+  const variant::Program& program;
+  const cuda::DeviceInfo& device;
+};
+
+struct CudaFamily {
+  std::string_view name;
+  std::string_view include;   // "attention/floor.cuh"
+  std::string_view function;  // "run_floor"
+  /// Why the family does not take a class; empty where it does.
+  std::string (*refusal)(const CudaRequest& request, int tile_class);
+  CudaTile (*tile)(const CudaRequest& request, int tile_class);
+};
+
+extern const CudaFamily kFloorFamily;
+
+}  // namespace girih::attention

@@ -1,0 +1,531 @@
+// Scheduling of the emulator: fibers, warps, barriers, blocks. A waiting thread jumps straight to the next one that can run; the worker's
+// own context runs only between blocks and when nothing else can, which is the end of a block or a deadlock.
+#include "emulator/emulator.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <boost/context/detail/fcontext.hpp>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define GIRIH_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GIRIH_ASAN 1
+#endif
+#endif
+#ifdef GIRIH_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace girih::emulator {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+#ifdef GIRIH_ASAN
+constexpr std::size_t kStackBytes = 512 * 1024;
+#else
+constexpr std::size_t kStackBytes = 128 * 1024;
+#endif
+constexpr std::size_t kGuardBytes = 256;  // before and behind shared memory
+constexpr std::uint32_t kAllLanes = 0xffffffffU;
+
+void poison(const void* begin, std::size_t size) {
+#ifdef GIRIH_ASAN
+  ASAN_POISON_MEMORY_REGION(begin, size);
+#else
+  (void)begin, (void)size;
+#endif
+}
+void unpoison(const void* begin, std::size_t size) {
+#ifdef GIRIH_ASAN
+  ASAN_UNPOISON_MEMORY_REGION(begin, size);
+#else
+  (void)begin, (void)size;
+#endif
+}
+
+/// Tells AddressSanitizer which stack comes next; `leaves_for_good`: the present one will not be returned to.
+void announce_switch(Fiber& from, const Fiber& to, bool leaves_for_good) {
+#ifdef GIRIH_ASAN
+  __sanitizer_start_switch_fiber(leaves_for_good ? nullptr : &from.fake_stack, to.stack_bottom, to.stack_bytes);
+#else
+  (void)from, (void)to, (void)leaves_for_good;
+#endif
+}
+/// On arrival at `self` from `from`, whose stack becomes known (the worker's own is not before).
+void note_arrival(Fiber& self, Fiber& from) {
+#ifdef GIRIH_ASAN
+  __sanitizer_finish_switch_fiber(self.fake_stack, &from.stack_bottom, &from.stack_bytes);
+#else
+  (void)self, (void)from;
+#endif
+}
+
+/// Stacks of a block's fibers: one mapping, a page without access below each. Tops are staggered, lest all fibers' frames meet in the same
+/// sets of the cache.
+class Stacks {
+ public:
+  explicit Stacks(int count) : bytes_(static_cast<std::size_t>(count) * kStride) {
+    base_ = static_cast<std::byte*>(mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (base_ == MAP_FAILED) throw std::bad_alloc();
+    for (int i = 0; i < count; ++i) mprotect(base_ + static_cast<std::size_t>(i) * kStride, kPage, PROT_NONE);
+  }
+  ~Stacks() {
+    unpoison(base_, bytes_);
+    munmap(base_, bytes_);
+  }
+  Stacks(const Stacks&) = delete;
+  Stacks& operator=(const Stacks&) = delete;
+
+  std::byte* bottom(int i) const { return base_ + static_cast<std::size_t>(i) * kStride + kPage; }
+  static std::size_t size(int i) { return kStackBytes - static_cast<std::size_t>(i % 61) * 64; }
+
+ private:
+  static constexpr std::size_t kStride = kStackBytes + kPage;
+  std::size_t bytes_;
+  std::byte* base_;
+};
+
+/// What all workers of a launch share.
+struct Grid {
+  const std::function<void()>& kernel;
+  const LaunchOptions& options;
+  std::vector<int> order;  // of blocks
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr error;  // the first
+
+  void keep_error(std::exception_ptr e) {
+    const std::lock_guard lock(mutex);
+    if (!error) error = std::move(e);
+    next = order.size();
+  }
+};
+
+std::string text_of(const Site& site) {
+  const char* slash = std::strrchr(site.file, '/');
+  return std::string(site.what) + " (" + (slash != nullptr ? slash + 1 : site.file) + ":" + std::to_string(site.line) + ")";
+}
+
+/// "0-15, 20": ascending numbers as ranges.
+std::string ranges(const std::vector<int>& numbers) {
+  std::string text;
+  for (std::size_t i = 0; i < numbers.size();) {
+    std::size_t end = i + 1;
+    while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+    if (!text.empty()) text += ", ";
+    text += std::to_string(numbers[i]);
+    if (end - i > 1) text += "-" + std::to_string(numbers[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+/// Who waits where, e.g. "threads 0-31 wait in sync_block (mma.cuh:12); threads 32-63 have ended".
+std::string whereabouts(const Block& block) {
+  std::map<std::string, std::vector<int>> groups;
+  for (const Thread& t : block.threads) {
+    const bool ready = t.state == Thread::State::running || (t.warp->ready >> t.lane & 1U) != 0;
+    const std::string what = t.state == Thread::State::ended ? "have ended" : (ready ? "can run" : "wait in " + text_of(t.site));
+    groups[what].push_back(t.thread_idx);
+  }
+  std::string text;
+  for (const auto& [what, threads] : groups) text += (text.empty() ? "threads " : "; threads ") + ranges(threads) + " " + what;
+  return text;
+}
+
+}  // namespace
+
+/// One std::thread's part of a launch: its blocks, one after another, or two taking turns where a seed is given.
+class Worker {
+ public:
+  Worker(Grid& grid, int worker_idx)
+      : grid_(grid),
+        random_(grid.options.seed != 0),
+        draw_(static_cast<std::minstd_rand::result_type>(grid.options.seed * 2654435761U + static_cast<unsigned>(worker_idx) + 1)),
+        stacks_(grid.options.num_threads * (random_ ? 2 : 1)),
+        blocks_(random_ ? 2 : 1) {
+    const LaunchOptions& o = grid.options;
+    shared_stride_ = (static_cast<std::size_t>(o.shared_bytes) + 127) / 128 * 128 + 2 * kGuardBytes;
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      // An allocation each, so that even a stray access far outside is not another block's.
+      shared_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(128, shared_stride_)));
+      Block& block = blocks_[i];
+      block.worker = this;
+      block.num_threads = o.num_threads;
+      block.num_blocks = o.num_blocks;
+      block.num_ended = o.num_threads;  // idle
+      block.shared = shared_.back().get() + kGuardBytes;
+      block.shared_bytes = o.shared_bytes;
+      block.random = random_;
+      block.warps.resize(static_cast<std::size_t>(o.num_threads / kWarp));
+      block.threads.resize(static_cast<std::size_t>(o.num_threads));
+      for (int t = 0; t < o.num_threads; ++t) {
+        Thread& thread = block.threads[static_cast<std::size_t>(t)];
+        const int stack = static_cast<int>(i) * o.num_threads + t;
+        thread.block = &block;
+        thread.warp = &block.warps[static_cast<std::size_t>(t / kWarp)];
+        thread.thread_idx = t;
+        thread.lane = t % kWarp;
+        thread.stack_bottom = stacks_.bottom(stack);
+        thread.stack_bytes = Stacks::size(stack);
+      }
+    }
+  }
+  ~Worker() {
+    for (const auto& memory : shared_) unpoison(memory.get(), shared_stride_);
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  void run() {
+    while (true) {
+      bool active = false;
+      for (Block& block : blocks_) {
+        if (block.num_ended == block.num_threads) {
+          const std::size_t i = grid_.next.fetch_add(1);
+          if (i >= grid_.order.size()) continue;
+          start(block, grid_.order[i]);
+        }
+        active = true;
+      }
+      if (!active) return;
+      Thread* next = choose_next();
+      if (next == nullptr) throw Error(deadlock());
+      jump(main_, *next);
+      if (error_) std::rethrow_exception(error_);
+      for (Block& block : blocks_) {
+        if (block.num_ended == block.num_threads && block.block_idx >= 0) finish(block);
+      }
+    }
+  }
+
+  /// The running thread has been marked as waiting, or ready to go on later.
+  void leave(Thread& self) {
+    Thread* next = choose_next();
+    if (next == &self) {
+      take_turn(self);
+      return;
+    }
+    jump(self, next != nullptr ? static_cast<Fiber&>(*next) : main_);
+  }
+
+  void make_ready(Thread& thread) { make_ready(*thread.block, *thread.warp, 1U << thread.lane); }
+  static void make_ready(Block& block, Warp& warp, std::uint32_t lanes) {
+    warp.ready |= lanes;
+    block.ready_warps |= 1U << (&warp - block.warps.data());
+  }
+
+  [[noreturn]] void abandon(std::exception_ptr error) {
+    error_ = std::move(error);
+    while (true) jump(*running_thread, main_);
+  }
+
+  std::uint32_t draw(std::uint32_t below) { return static_cast<std::uint32_t>(draw_() >> 8) % below; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+
+  void start(Block& block, int block_idx) {
+    block.block_idx = block_idx;
+    block.num_ended = 0;
+    block.barriers = {};
+    std::byte* memory = block.shared - kGuardBytes;
+    unpoison(memory, shared_stride_);
+    std::memset(memory, 0xff, shared_stride_);
+    poison(memory, kGuardBytes);
+    poison(block.shared + block.shared_bytes, shared_stride_ - kGuardBytes - static_cast<std::size_t>(block.shared_bytes));
+    for (Warp& warp : block.warps) {
+      warp = Warp{};
+      if (random_) warp.priority = draw(1U << 16);
+      make_ready(block, warp, kAllLanes);
+    }
+    for (Thread& thread : block.threads) {
+      unpoison(thread.stack_bottom, thread.stack_bytes);
+      auto* top = static_cast<std::byte*>(const_cast<void*>(thread.stack_bottom)) + thread.stack_bytes;
+      thread.context = boost::context::detail::make_fcontext(top, thread.stack_bytes, enter);
+      thread.fake_stack = nullptr;
+      thread.state = Thread::State::running;
+      thread.copies.clear();
+      thread.group_ends.clear();
+    }
+  }
+
+  void finish(Block& block) {
+    std::byte* memory = block.shared - kGuardBytes;
+    unpoison(memory, shared_stride_);
+    const auto untouched = [](std::byte b) { return b == std::byte{0xff}; };
+    if (!std::all_of(memory, block.shared, untouched) ||
+        !std::all_of(block.shared + block.shared_bytes, memory + shared_stride_, untouched)) {
+      throw Error("block " + std::to_string(block.block_idx) + ": wrote outside its " + std::to_string(block.shared_bytes) +
+                  " bytes of shared memory");
+    }
+    block.block_idx = -1;
+  }
+
+  static void enter(boost::context::detail::transfer_t transfer) {
+    auto& from = *static_cast<Fiber*>(transfer.data);
+    from.context = transfer.fctx;
+    Thread& self = *running_thread;
+    note_arrival(self, from);
+    Worker& worker = *self.block->worker;
+    std::exception_ptr error;
+    try {
+      worker.grid_.kernel();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (error) worker.abandon(std::move(error));  // not inside the handler: a fiber must not be left in one
+    self.state = Thread::State::ended;
+    const bool last = ++self.block->num_ended == self.block->num_threads;
+    Thread* next = last ? nullptr : worker.choose_next();
+    worker.jump(self, next != nullptr ? static_cast<Fiber&>(*next) : worker.main_, true);
+  }
+
+  void take_turn(Thread& thread) {
+    thread.warp->ready &= ~(1U << thread.lane);
+    if (thread.warp->ready == 0) thread.block->ready_warps &= ~(1U << (thread.warp - thread.block->warps.data()));
+    thread.state = Thread::State::running;
+    last_ = &thread;
+  }
+
+  void jump(Fiber& from, Fiber& to, bool leaves_for_good = false) {
+    if (&to == &main_) {
+      running_thread = nullptr;
+    } else {
+      running_thread = &static_cast<Thread&>(to);
+      take_turn(*running_thread);
+    }
+    announce_switch(from, to, leaves_for_good);
+    const auto transfer = boost::context::detail::jump_fcontext(to.context, &from);
+    auto& came_from = *static_cast<Fiber*>(transfer.data);
+    came_from.context = transfer.fctx;
+    note_arrival(from, came_from);
+  }
+
+  /// In order: the next lane of the same warp, then the next warp. Null: none can run.
+  Thread* choose_next() {
+    if (random_) return choose_at_random();
+    Block& block = blocks_[0];
+    if (block.ready_warps == 0) return nullptr;
+    const int at = last_ != nullptr ? last_->thread_idx / kWarp : 0;
+    const int warp = (std::countr_zero(std::rotr(block.ready_warps, at)) + at) % 32;
+    return lane_of(block, warp, std::countr_zero(block.warps[static_cast<std::size_t>(warp)].ready));
+  }
+
+  /// Warps have drawn priorities, redrawn now and then: so some fall far behind others, which uniform choices would seldom give. Lanes of
+  /// a warp come in any order.
+  Thread* choose_at_random() {
+    if (last_ != nullptr && draw(16) == 0) last_->warp->priority = draw(1U << 16);
+    Block* block = nullptr;
+    int warp = 0;
+    std::uint32_t highest = 0;
+    for (Block& b : blocks_) {
+      for (std::uint32_t ready = b.ready_warps; ready != 0; ready &= ready - 1) {
+        const int w = std::countr_zero(ready);
+        const std::uint32_t priority = b.warps[static_cast<std::size_t>(w)].priority;
+        if (block != nullptr && priority <= highest) continue;
+        block = &b;
+        warp = w;
+        highest = priority;
+      }
+    }
+    return block != nullptr ? lane_of(*block, warp, draw_bit(block->warps[static_cast<std::size_t>(warp)].ready)) : nullptr;
+  }
+
+  int draw_bit(std::uint32_t mask) {
+    for (std::uint32_t skip = draw(static_cast<std::uint32_t>(std::popcount(mask))); skip > 0; --skip) mask &= mask - 1;
+    return std::countr_zero(mask);
+  }
+
+  static Thread* lane_of(Block& block, int warp, int lane) { return &block.threads[static_cast<std::size_t>(warp * kWarp + lane)]; }
+
+  std::string deadlock() const {
+    std::string text;
+    for (const Block& block : blocks_) {
+      if (block.num_ended == block.num_threads) continue;
+      text += (text.empty() ? "block " : "\nblock ") + std::to_string(block.block_idx) + ": deadlock: " + whereabouts(block);
+    }
+    return text;
+  }
+
+  Grid& grid_;
+  bool random_;
+  std::minstd_rand draw_;
+  Stacks stacks_;
+  std::vector<Block> blocks_;
+  std::vector<std::unique_ptr<std::byte, Free>> shared_;
+  std::size_t shared_stride_ = 0;
+  Fiber main_;
+  Thread* last_ = nullptr;
+  std::exception_ptr error_;
+};
+
+void launch(const std::function<void()>& kernel, const LaunchOptions& options) {
+  if (options.num_threads < kWarp || options.num_threads > kWarp * kMaxWarps || options.num_threads % kWarp != 0) {
+    throw Error("num_threads = " + std::to_string(options.num_threads) + "; must be a multiple of 32 from 32 to 1024");
+  }
+  if (running_thread != nullptr) throw Error("a kernel cannot launch kernels");
+  Grid grid{kernel, options, std::vector<int>(static_cast<std::size_t>(options.num_blocks)), {}, {}, {}};
+  std::iota(grid.order.begin(), grid.order.end(), 0);
+  if (options.seed != 0) std::shuffle(grid.order.begin(), grid.order.end(), std::minstd_rand(static_cast<unsigned>(options.seed)));
+  const auto work = [&grid](int worker_idx) {
+    try {
+      Worker(grid, worker_idx).run();
+    } catch (...) {
+      running_thread = nullptr;
+      grid.keep_error(std::current_exception());
+    }
+  };
+  std::vector<std::thread> workers;
+  for (int i = 1; i < options.num_workers; ++i) workers.emplace_back(work, i);
+  work(0);
+  for (std::thread& worker : workers) worker.join();
+  if (grid.error) std::rethrow_exception(grid.error);
+}
+
+void misuse(const std::string& what, const Site& site) {
+  const Thread& self = current();
+  throw Error("block " + std::to_string(self.block->block_idx) + ", thread " + std::to_string(self.thread_idx) + ", " + text_of(site) + ": " +
+              what);
+}
+
+bool join_warp(void* operand, const Site& site) {
+  Thread& self = current();
+  Warp& warp = *self.warp;
+  if (warp.arrived == 0) {
+    warp.site = site;
+  } else if (!(warp.site == site)) {
+    misuse("the warp has diverged: other lanes are in " + text_of(warp.site) + ". " + whereabouts(*self.block), site);
+  }
+  warp.operands[static_cast<std::size_t>(self.lane)] = operand;
+  warp.arrived |= 1U << self.lane;
+  if (warp.arrived == kAllLanes) return true;
+  self.state = Thread::State::waiting;
+  self.site = site;
+  self.block->worker->leave(self);
+  return false;
+}
+
+void release_warp() {
+  Thread& self = current();
+  self.warp->arrived = 0;
+  Worker::make_ready(*self.block, *self.warp, kAllLanes & ~(1U << self.lane));
+  if (self.block->random) {
+    self.block->worker->make_ready(self);
+    self.block->worker->leave(self);
+  }
+}
+
+void join_barrier(int barrier, int num_threads, const Site& site) {
+  Thread& self = current();
+  Block& block = *self.block;
+  if (barrier < 0 || barrier >= kNumBarriers) misuse("barrier " + std::to_string(barrier) + "; there are 0..15", site);
+  if (num_threads <= 0 || num_threads > block.num_threads || num_threads % kWarp != 0) {
+    misuse(
+        "a barrier for " + std::to_string(num_threads) + " threads of " + std::to_string(block.num_threads) + "; must be a multiple of 32",
+        site);
+  }
+  Barrier& b = block.barriers[static_cast<std::size_t>(barrier)];
+  const auto warp = static_cast<std::size_t>(self.thread_idx / kWarp);
+  if (b.arrived == 0) b.expected = num_threads;
+  if (b.expected != num_threads) {
+    misuse("barrier " + std::to_string(barrier) + " for " + std::to_string(num_threads) + " threads, but others wait at it for " +
+               std::to_string(b.expected),
+           site);
+  }
+  if (b.lanes[warp] == 0) b.sites[warp] = site;
+  if (!(b.sites[warp] == site)) {
+    misuse("the warp has diverged: other lanes are in " + text_of(b.sites[warp]) + ". " + whereabouts(block), site);
+  }
+  b.lanes[warp] |= 1U << self.lane;
+  self.state = Thread::State::waiting;
+  self.site = site;
+  if (++b.arrived == b.expected) {
+    for (std::size_t w = 0; w < block.warps.size(); ++w) {
+      if (b.lanes[w] != 0 && b.lanes[w] != kAllLanes)
+        misuse("only some lanes of warp " + std::to_string(w) + " are at this barrier. " + whereabouts(block), site);
+      if (b.lanes[w] != 0) Worker::make_ready(block, block.warps[w], kAllLanes);
+    }
+    b = Barrier{};
+  }
+  block.worker->leave(self);
+}
+
+void give_way_at_random() {
+  Thread& self = current();
+  if (self.block->worker->draw(4) != 0) return;
+  self.warp->priority = self.block->worker->draw(1U << 16);
+  self.block->worker->make_ready(self);
+  self.block->worker->leave(self);
+}
+
+void check_aligned(const void* pointer, std::size_t alignment, const Site& site) {
+  if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) {
+    misuse("an address that is not a multiple of " + std::to_string(alignment), site);
+  }
+}
+
+void check_shared(const void* pointer, std::int64_t size, std::size_t alignment, const Site& site) {
+  const Block& block = *current().block;
+  const std::int64_t offset = static_cast<const std::byte*>(pointer) - block.shared;
+  if (offset < 0 || offset + size > block.shared_bytes) {
+    misuse("offset " + std::to_string(offset) + " is outside the " + std::to_string(block.shared_bytes) + " bytes of shared memory", site);
+  }
+  check_aligned(pointer, alignment, site);
+}
+
+namespace {
+PendingCopy read_copy(void* destination, const void* source, bool valid, const Site& site) {
+  check_shared(destination, 16, 16, site);
+  PendingCopy copy{destination, {}};
+  if (valid) {
+    check_aligned(source, 16, site);
+    std::memcpy(copy.data.data(), source, 16);
+  }
+  return copy;
+}
+}  // namespace
+
+void issue_copy(void* destination, const void* source, bool valid, const Site& site) {
+  current().copies.push_back(read_copy(destination, source, valid, site));
+  std::memset(destination, 0xff, 16);
+  may_give_way();
+}
+
+void copy_at_once(void* destination, const void* source, bool valid, const Site& site) {
+  const PendingCopy copy = read_copy(destination, source, valid, site);
+  std::memcpy(destination, copy.data.data(), 16);
+  may_give_way();
+}
+
+void commit_copies() { current().group_ends.push_back(current().copies.size()); }
+
+void wait_copies(int num_pending) {
+  Thread& self = current();
+  may_give_way();
+  const auto landing = static_cast<std::ptrdiff_t>(self.group_ends.size()) - num_pending;
+  if (landing <= 0) return;
+  const std::size_t count = self.group_ends[static_cast<std::size_t>(landing) - 1];
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(self.copies[i].destination, self.copies[i].data.data(), 16);
+  self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<std::ptrdiff_t>(count));
+  self.group_ends.erase(self.group_ends.begin(), self.group_ends.begin() + landing);
+  for (std::size_t& end : self.group_ends) end -= count;
+}
+
+}  // namespace girih::emulator

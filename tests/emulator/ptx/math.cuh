@@ -1,0 +1,20 @@
+// Twin of kernels/ptx/math.cuh: the C library's functions, with subnormals flushed as the instructions do. tanh_fast is off by half its bound.
+#pragma once
+
+#include <cmath>
+
+#include "core/types.cuh"
+
+namespace girih::ptx {
+
+inline float flush(float x) { return std::fabs(x) < 0x1p-126F ? std::copysign(0.0F, x) : x; }
+
+inline float ex2(float x) { return flush(std::exp2(flush(x))); }
+inline float lg2(float x) { return std::log2(flush(x)); }
+inline float rcp(float x) { return flush(1.0F / flush(x)); }
+inline float rsqrt(float x) { return 1.0F / std::sqrt(flush(x)); }
+inline float sqrt_rn(float x) { return std::sqrt(x); }
+inline float tanh_fast(float x) { return std::tanh(x) * (1.0F - 0x1p-12F); }
+inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
+
+}  // namespace girih::ptx

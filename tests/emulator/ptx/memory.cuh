@@ -1,0 +1,43 @@
+// Twin of kernels/ptx/memory.cuh. Asynchronous copies land in cp_async_wait and not before.
+#pragma once
+
+#include <atomic>
+
+#include "core/types.cuh"
+#include "emulator/emulator.h"
+
+namespace girih::ptx {
+
+inline u32 shared_address(const void* s_pointer) {
+  return static_cast<u32>(static_cast<const std::byte*>(s_pointer) - emulator::current().block->shared);
+}
+
+inline Vec16 load_stream(const void* g_source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::check_aligned(g_source, 16, {"load_stream", file, line});
+  emulator::may_give_way();
+  return *static_cast<const Vec16*>(g_source);
+}
+
+inline void cp_async_16(void* s_destination, const void* g_source, bool valid, const char* file = __builtin_FILE(),
+                        int line = __builtin_LINE()) {
+  constexpr auto kCopy = emulator::kArch >= 800 ? emulator::issue_copy : emulator::copy_at_once;
+  kCopy(s_destination, g_source, valid, {"cp_async_16", file, line});
+}
+inline void cp_async_commit() { emulator::commit_copies(); }
+template <int kPending>
+inline void cp_async_wait() {
+  emulator::wait_copies(kPending);
+}
+
+inline void fence_device() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  emulator::may_give_way();
+}
+inline int atomic_add(int* g_counter, int value) {
+  emulator::may_give_way();
+  const int old = std::atomic_ref<int>(*g_counter).fetch_add(value, std::memory_order_relaxed);
+  emulator::may_give_way();
+  return old;
+}
+
+}  // namespace girih::ptx

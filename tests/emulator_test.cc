@@ -1,0 +1,575 @@
+// The emulator itself: what each twin does, that kernels which a GPU would hang on are reported by thread and line, that races show under
+// a seed, and that matrix fragments lie where the PTX ISA says.
+#include "emulator/emulator.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "core/convert.cuh"
+#include "core/types.cuh"
+#include "ptx/launch.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/thread.cuh"
+
+namespace girih {
+namespace {
+
+using emulator::launch;
+using emulator::LaunchOptions;
+
+template <typename Kernel>
+std::string error_of(const Kernel& kernel, const LaunchOptions& options) {
+  try {
+    launch(kernel, options);
+  } catch (const emulator::Error& e) {
+    return e.what();
+  }
+  return "none";
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// ---------------------------------------------------------------------------------------------------------------- threads
+
+struct IndexParams {
+  int* out;  // [blocks, threads]
+};
+__global__ void write_index(const __grid_constant__ IndexParams p) {
+  const int i = ptx::block_idx() * ptx::num_threads() + ptx::thread_idx();
+  p.out[i] = 10000 * ptx::block_idx() + 100 * ptx::warp_idx() + ptx::lane_idx() + 1000000 * ptx::num_blocks();
+}
+
+TEST(Emulator, EveryThreadOfEveryBlockRunsOnce) {
+  for (const std::uint64_t seed : {0, 1, 2}) {
+    for (const int workers : {1, 3}) {
+      std::vector<int> out(7 * 96, 0);
+      launch(write_index, {out.data()}, {.num_blocks = 7, .num_threads = 96, .seed = seed, .num_workers = workers});
+      for (int i = 0; i < 7 * 96; ++i) ASSERT_EQ(out[static_cast<std::size_t>(i)], 7000000 + i / 96 * 10000 + i % 96 / 32 * 100 + i % 32);
+    }
+  }
+}
+
+TEST(Emulator, BarriersOrderSharedMemory) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    int wrong = 0;
+    launch(
+        [&wrong] {
+          auto* s = reinterpret_cast<int*>(ptx::shared_memory());
+          const int t = ptx::thread_idx();
+          for (int round = 0; round < 5; ++round) {
+            s[t] = round * 1000 + t;
+            ptx::sync_block();
+            if (s[(t * 7 + 13) % 128] != round * 1000 + (t * 7 + 13) % 128) ++wrong;
+            ptx::sync_block();
+          }
+        },
+        {.num_blocks = 3, .num_threads = 128, .shared_bytes = 512, .seed = seed});
+    ASSERT_EQ(wrong, 0);
+  }
+}
+
+TEST(Emulator, NamedBarriersJoinTheirThreadsOnly) {
+  int wrong = 0;
+  std::vector<int> order;
+  launch(
+      [&] {
+        auto* s = reinterpret_cast<int*>(ptx::shared_memory());
+        const int t = ptx::thread_idx();
+        const int half = t / 64;
+        // The second half passes twice as many barriers as the first.
+        for (int round = 0; round < 4 * (half + 1); ++round) {
+          s[t] = round;
+          ptx::sync_named(1 + half, 64);
+          if (s[half * 64 + (t + 33) % 64] != round) ++wrong;
+          ptx::sync_named(1 + half, 64);
+        }
+        if (t % 64 == 0) order.push_back(half);
+      },
+      {.num_threads = 128, .shared_bytes = 512});
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(order, (std::vector<int>{0, 1}));
+}
+
+TEST(Emulator, ShufflesAndVotes) {
+  for (const std::uint64_t seed : {0, 5}) {
+    int wrong = 0;
+    launch(
+        [&wrong] {
+          const int lane = ptx::lane_idx();
+          if (ptx::shuffle(lane * 2, (lane + 5) % 32) != (lane + 5) % 32 * 2) ++wrong;
+          if (ptx::shuffle(static_cast<float>(lane), 7) != 7.0F) ++wrong;
+          if (ptx::shuffle(static_cast<u32>(lane), 32 + 3) != 3U) ++wrong;  // lanes count modulo 32
+          for (int mask = 1; mask < 32; mask *= 2) {
+            if (ptx::shuffle_xor(static_cast<float>(lane), mask) != static_cast<float>(lane ^ mask)) ++wrong;
+          }
+          if (ptx::any(lane == 9) != true || ptx::any(false) != false) ++wrong;
+          if (ptx::all(lane < 32) != true || ptx::all(lane != 31) != false) ++wrong;
+          if (ptx::ballot(lane % 3 == 0) != 0x49249249U) ++wrong;
+          ptx::sync_warp();
+        },
+        {.num_threads = 64, .seed = seed});
+    ASSERT_EQ(wrong, 0);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------- memory
+
+TEST(Emulator, AtomicsCountOverBlocksAndWorkers) {
+  int counter = 0;
+  std::vector<int> seen(64 * 32, 0);
+  launch(
+      [&] {
+        const int old = ptx::atomic_add(&counter, 1);
+        ++seen[static_cast<std::size_t>(old)];
+      },
+      {.num_blocks = 64, .num_threads = 32, .num_workers = 4});
+  EXPECT_EQ(counter, 64 * 32);
+  for (const int n : seen) ASSERT_EQ(n, 1);
+}
+
+TEST(Emulator, SharedMemoryStartsAsNan) {
+  int wrong = 0;
+  launch(
+      [&wrong] {
+        auto* s = reinterpret_cast<u32*>(ptx::shared_memory());
+        if (s[ptx::thread_idx()] != 0xffffffffU) ++wrong;
+        if (reinterpret_cast<std::uintptr_t>(s) % 128 != 0 || ptx::shared_address(s + 3) != 12) ++wrong;
+        s[ptx::thread_idx()] = 0;  // the next block must not see it
+      },
+      {.num_blocks = 5, .num_threads = 32, .shared_bytes = 128});
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Emulator, WritesOutsideSharedMemoryAreFound) {
+  for (const int place : {-4, 128}) {
+    const auto kernel = [place] {
+      if (ptx::thread_idx() == 3) *reinterpret_cast<volatile u32*>(ptx::shared_memory() + place) = 1;
+    };
+    const LaunchOptions options{.num_threads = 32, .shared_bytes = 128};
+#ifdef __SANITIZE_ADDRESS__
+    EXPECT_DEATH(launch(kernel, options), "AddressSanitizer");
+#else
+    EXPECT_TRUE(contains(error_of(kernel, options), "block 0: wrote outside its 128 bytes of shared memory"));
+#endif
+  }
+}
+
+TEST(Emulator, AsynchronousCopiesLandInTheWait) {
+  alignas(16) float source[64];
+  std::iota(source, source + 64, 1.0F);
+  int wrong = 0;
+  launch(
+      [&] {
+        auto* s = reinterpret_cast<float*>(ptx::shared_memory());
+        const int t = ptx::thread_idx();
+        const auto is_poison = [&](int slot) { return std::isnan(s[(slot * 32 + t) * 4]) && std::isnan(s[(slot * 32 + t) * 4 + 3]); };
+        for (int slot = 0; slot < 3; ++slot) {
+          for (int i = 0; i < 4; ++i) s[(slot * 32 + t) * 4 + i] = 7.0F;
+        }
+        for (int slot = 0; slot < 3; ++slot) {
+          ptx::cp_async_16(s + (slot * 32 + t) * 4, slot == 1 ? nullptr : source + 4 * (t % 16), slot != 1);
+          ptx::cp_async_commit();
+          if (!is_poison(slot)) ++wrong;
+        }
+        ptx::cp_async_wait<3>();
+        if (!is_poison(0)) ++wrong;
+        ptx::cp_async_wait<2>();
+        if (s[t * 4 + 1] != source[4 * (t % 16) + 1] || !is_poison(1) || !is_poison(2)) ++wrong;
+        ptx::cp_async_wait<1>();
+        for (int i = 0; i < 4; ++i) wrong += s[(32 + t) * 4 + i] != 0.0F ? 1 : 0;  // not valid: zeros, and nothing is read
+        if (!is_poison(2)) ++wrong;
+        ptx::cp_async_wait<0>();
+        for (int i = 0; i < 4; ++i) wrong += s[(64 + t) * 4 + i] != source[4 * (t % 16) + i] ? 1 : 0;
+        // A copy that is in no group is not waited for.
+        ptx::cp_async_16(s + t * 4, source, true);
+        ptx::cp_async_wait<0>();
+        if (!is_poison(0)) ++wrong;
+        const Vec16 v = ptx::load_stream(source + 8);
+        if (float_of(v.x[2]) != source[10]) ++wrong;
+      },
+      {.num_threads = 32, .shared_bytes = 3 * 512});
+  EXPECT_EQ(wrong, 0);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- what is reported
+
+TEST(Emulator, LanesInDifferentCollectivesAreAnError) {
+  const std::string error = error_of(
+      [] {
+        if (ptx::lane_idx() < 16) {
+          ptx::shuffle(1, 0);
+        } else {
+          ptx::any(true);
+        }
+      },
+      {.num_blocks = 2, .num_threads = 64});
+  EXPECT_TRUE(contains(error, "block 0, thread 16, any (emulator_test.cc:")) << error;
+  EXPECT_TRUE(contains(error, "diverged: other lanes are in shuffle (emulator_test.cc:")) << error;
+  EXPECT_TRUE(contains(error, "threads 0-15 wait in shuffle")) << error;
+}
+
+TEST(Emulator, ACollectiveWithoutSomeLanesIsADeadlock) {
+  const std::string error = error_of(
+      [] {
+        if (ptx::thread_idx() == 5 || ptx::thread_idx() == 40) return;
+        ptx::ballot(true);
+      },
+      {.num_threads = 96});
+  EXPECT_TRUE(contains(error, "block 0: deadlock")) << error;
+  EXPECT_TRUE(contains(error, "threads 0-4, 6-31, 32-39, 41-63 wait in ballot (emulator_test.cc:") ||
+              contains(error, "threads 0-4, 6-39, 41-63 wait in ballot (emulator_test.cc:"))
+      << error;
+}
+
+TEST(Emulator, EndedThreadsDoNotCountAtABarrier) {
+  for (const std::uint64_t seed : {0, 3}) {
+    const std::string error = error_of(
+        [] {
+          if (ptx::thread_idx() >= 64) return;
+          ptx::sync_block();
+        },
+        {.num_threads = 96, .seed = seed});
+    EXPECT_TRUE(contains(error, "deadlock")) << error;
+    EXPECT_TRUE(contains(error, "threads 64-95 have ended")) << error;
+    EXPECT_TRUE(contains(error, "threads 0-63 wait in sync_block (emulator_test.cc:")) << error;
+  }
+}
+
+TEST(Emulator, LanesAtABarrierAndInACollectiveAreADeadlock) {
+  const std::string error = error_of(
+      [] {
+        if (ptx::lane_idx() == 0) {
+          ptx::sync_block();
+        } else {
+          ptx::sync_warp();
+        }
+      },
+      {.num_threads = 64});
+  EXPECT_TRUE(contains(error, "threads 0, 32 wait in sync_block")) << error;
+  EXPECT_TRUE(contains(error, "threads 1-31, 33-63 wait in sync_warp")) << error;
+}
+
+TEST(Emulator, AWarpThatReachesABarrierByTwoWaysHasDiverged) {
+  const std::string error = error_of(
+      [] {
+        if (ptx::lane_idx() % 2 == 0) {
+          ptx::sync_block();
+        } else {
+          ptx::sync_block();
+        }
+      },
+      {.num_threads = 64});
+  EXPECT_TRUE(contains(error, "diverged: other lanes are in sync_block")) << error;
+  // Whole warps may.
+  EXPECT_EQ(error_of(
+                [] {
+                  if (ptx::warp_idx() == 0) {
+                    ptx::sync_block();
+                  } else {
+                    ptx::sync_block();
+                  }
+                },
+                {.num_threads = 64}),
+            "none");
+}
+
+TEST(Emulator, PartsOfWarpsDoNotMakeABarrier) {
+  const std::string error = error_of(
+      [] {
+        if (ptx::lane_idx() < 16) ptx::sync_named(3, 32);
+      },
+      {.num_threads = 64});
+  EXPECT_TRUE(contains(error, "only some lanes of warp 0 are at this barrier")) << error;
+}
+
+TEST(Emulator, MisuseIsNamed) {
+  alignas(16) static float source[8];
+  const LaunchOptions options{.num_threads = 64, .shared_bytes = 1024};
+  const auto expect = [&options](const std::function<void()>& kernel, const std::string& text) {
+    const std::string error = error_of(kernel, options);
+    EXPECT_TRUE(contains(error, text)) << error;
+  };
+  expect([] { ptx::sync_named(0, 64); }, "barrier 0 is sync_block's");
+  expect([] { ptx::sync_named(16, 64); }, "barrier 16; there are 0..15");
+  expect([] { ptx::sync_named(1, 40); }, "a barrier for 40 threads of 64; must be a multiple of 32");
+  expect([] { ptx::sync_named(1, 128); }, "a barrier for 128 threads of 64");
+  expect([] { ptx::sync_named(1, ptx::thread_idx() < 32 ? 64 : 32); }, "barrier 1 for 32 threads, but others wait at it for 64");
+  expect([] { ptx::shuffle_xor(1, 32); }, "mask 32 leaves the warp");
+  expect([] { ptx::load_stream(source + 1); }, "load_stream (emulator_test.cc:");
+  expect([] { ptx::load_stream(source + 1); }, "not a multiple of 16");
+  expect([] { ptx::cp_async_16(ptx::shared_memory() + 8, source, true); }, "not a multiple of 16");
+  expect([] { ptx::cp_async_16(ptx::shared_memory(), source + 1, true); }, "not a multiple of 16");
+  expect([] { ptx::cp_async_16(ptx::shared_memory() + 1024, source, true); }, "offset 1024 is outside the 1024 bytes of shared memory");
+  expect(
+      [] {
+        u32 r[4];
+        ptx::ldmatrix_x4(r, ptx::shared_memory() + 1016);
+      },
+      "offset 1016 is outside");
+  expect([] { launch([] {}, {}); }, "a kernel cannot launch kernels");
+  EXPECT_TRUE(contains(error_of([] {}, {.num_threads = 48}), "num_threads = 48; must be a multiple of 32"));
+}
+
+TEST(Emulator, ExceptionsOfAKernelReachTheCaller) {
+  for (const int workers : {1, 2}) {
+    EXPECT_THROW(launch(
+                     [] {
+                       ptx::sync_block();
+                       if (ptx::block_idx() == 3 && ptx::thread_idx() == 20) throw std::out_of_range("thrown");
+                       ptx::sync_block();
+                     },
+                     {.num_blocks = 8, .num_threads = 64, .num_workers = workers}),
+                 std::out_of_range);
+  }
+  int after = 0;  // nothing of it is left behind
+  launch([&after] { ++after; }, {.num_threads = 32});
+  EXPECT_EQ(after, 32);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- races
+
+/// How many of 40 seeds give another result than the run in order.
+template <typename Kernel>
+int num_deviating(const Kernel& kernel, const LaunchOptions& options) {
+  LaunchOptions o = options;
+  const auto in_order = kernel(o);
+  int count = 0;
+  for (o.seed = 1; o.seed <= 40; ++o.seed) count += kernel(o) != in_order ? 1 : 0;
+  return count;
+}
+
+TEST(Emulator, AMissingBarrierShows) {
+  const auto reverse = [](bool with_barrier) {
+    return [with_barrier](const LaunchOptions& o) {
+      std::vector<int> out(128);
+      launch(
+          [&] {
+            auto* s = reinterpret_cast<int*>(ptx::shared_memory());
+            const int t = ptx::thread_idx();
+            s[t] = t;
+            if (with_barrier) ptx::sync_block();
+            ptx::sync_warp();
+            out[static_cast<std::size_t>(t)] = s[t % 32];  // warp 0's, which runs first in order
+          },
+          o);
+      return out;
+    };
+  };
+  const LaunchOptions options{.num_threads = 128, .shared_bytes = 512};
+  EXPECT_GT(num_deviating(reverse(false), options), 20);
+  EXPECT_EQ(num_deviating(reverse(true), options), 0);
+}
+
+TEST(Emulator, AMissingWarpBarrierShows) {
+  const auto read_below = [](bool with_barrier) {
+    return [with_barrier](const LaunchOptions& o) {
+      std::vector<int> out(32);
+      launch(
+          [&] {
+            auto* s = reinterpret_cast<int*>(ptx::shared_memory());
+            const int t = ptx::lane_idx();
+            s[t] = t;
+            if (with_barrier) ptx::sync_warp();
+            out[static_cast<std::size_t>(t)] = s[t / 2];
+          },
+          o);
+      return out;
+    };
+  };
+  const LaunchOptions options{.num_threads = 32, .shared_bytes = 128};
+  EXPECT_GT(num_deviating(read_below(false), options), 35);
+  EXPECT_EQ(num_deviating(read_below(true), options), 0);
+}
+
+TEST(Emulator, ACounterRaisedBeforeTheBlocksWritesShows) {
+  // Two blocks write halves of `parts`; who raises the counter second sums both.
+  const auto last_block_sums = [](bool with_barrier) {
+    return [with_barrier](const LaunchOptions& o) {
+      std::vector<int> parts(128, -1000);
+      int counter = 0;
+      int sum = 0;
+      launch(
+          [&] {
+            const int t = ptx::thread_idx();
+            auto* s_last = reinterpret_cast<int*>(ptx::shared_memory());
+            if (t == 0 && !with_barrier) *s_last = ptx::atomic_add(&counter, 1);
+            ptx::fence_device();
+            parts[static_cast<std::size_t>(ptx::block_idx() * 64 + t)] = t;
+            ptx::fence_device();
+            ptx::sync_block();
+            if (t == 0 && with_barrier) *s_last = ptx::atomic_add(&counter, 1);
+            ptx::sync_block();
+            if (t == 0 && *s_last == 1) sum = std::accumulate(parts.begin(), parts.end(), 0);
+          },
+          o);
+      return sum;
+    };
+  };
+  const LaunchOptions options{.num_blocks = 2, .num_threads = 64, .shared_bytes = 16};
+  EXPECT_GT(num_deviating(last_block_sums(false), options), 5);
+  EXPECT_EQ(num_deviating(last_block_sums(true), options), 0);
+}
+
+TEST(Emulator, ACopyIntoASlotThatOthersStillReadShows) {
+  alignas(16) static float source[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  const auto ring = [](bool with_barrier) {
+    return [with_barrier](const LaunchOptions& o) {
+      std::vector<float> out(64);
+      launch(
+          [&] {
+            auto* s = reinterpret_cast<float*>(ptx::shared_memory());
+            const int t = ptx::thread_idx();
+            for (int step = 0; step < 2; ++step) {
+              if (t == 0) ptx::cp_async_16(s, source + 4 * step, true);
+              ptx::cp_async_commit();
+              ptx::cp_async_wait<0>();
+              ptx::sync_block();
+              out[static_cast<std::size_t>(t)] += s[t % 4];
+              if (with_barrier) ptx::sync_block();
+            }
+          },
+          o);
+      for (float& x : out) {
+        if (std::isnan(x)) x = -1;
+      }
+      return out;
+    };
+  };
+  const LaunchOptions options{.num_threads = 64, .shared_bytes = 16};
+  EXPECT_GT(num_deviating(ring(false), options), 5);
+  EXPECT_EQ(num_deviating(ring(true), options), 0);
+}
+
+TEST(Emulator, ASeedAlwaysGivesTheSameOrder) {
+  const auto trace = [](std::uint64_t seed) {
+    std::vector<int> order;
+    launch(
+        [&order] {
+          order.push_back(ptx::block_idx() * 1000 + ptx::thread_idx());
+          ptx::sync_warp();
+          order.push_back(ptx::block_idx() * 1000 + ptx::thread_idx());
+        },
+        {.num_blocks = 4, .num_threads = 64, .seed = seed});
+    return order;
+  };
+  EXPECT_EQ(trace(7), trace(7));
+  EXPECT_NE(trace(7), trace(8));
+}
+
+// ---------------------------------------------------------------------------------------------------------------- matrices
+
+/// Small integers, so that every sum is exact.
+std::vector<float> small_integers(int count, unsigned seed) {
+  std::vector<float> x(static_cast<std::size_t>(count));
+  for (float& value : x) {
+    seed = seed * 1664525U + 1013904223U;
+    value = static_cast<float>(static_cast<int>(seed >> 20) % 17 - 8);
+  }
+  return x;
+}
+
+struct MmaParams {
+  const float* a;  // [16, 16]
+  const float* b;  // [16, 8]
+  float* c;        // [16, 8]
+};
+
+/// Fragments element by element, as "Matrix Fragments for mma.m16n8k16 with floating point type" numbers them: a0..a7, b0..b3, c0..c3.
+template <typename T>
+__global__ void multiply_fragments(const __grid_constant__ MmaParams p) {
+  const int group_id = ptx::lane_idx() >> 2;
+  const int thread_in_group = ptx::lane_idx() % 4;
+  float a_values[8];
+  float b_values[4];
+  float c[4];
+  for (int i = 0; i < 8; ++i) {
+    const int row = (i >= 0 && i < 2) || (i >= 4 && i < 6) ? group_id : group_id + 8;
+    const int col = i < 4 ? thread_in_group * 2 + (i & 1) : thread_in_group * 2 + (i & 1) + 8;
+    a_values[i] = p.a[row * 16 + col];
+  }
+  for (int i = 0; i < 4; ++i) {
+    const int row = i < 2 ? thread_in_group * 2 + (i & 1) : thread_in_group * 2 + (i & 1) + 8;
+    b_values[i] = p.b[row * 8 + group_id];
+  }
+  const auto c_at = [&](int i) -> float& { return p.c[(i < 2 ? group_id : group_id + 8) * 8 + thread_in_group * 2 + (i & 1)]; };
+  for (int i = 0; i < 4; ++i) c[i] = c_at(i);
+  const u32 a[4] = {pack<T>(a_values[0], a_values[1]), pack<T>(a_values[2], a_values[3]), pack<T>(a_values[4], a_values[5]),
+                    pack<T>(a_values[6], a_values[7])};
+  const u32 b[2] = {pack<T>(b_values[0], b_values[1]), pack<T>(b_values[2], b_values[3])};
+  ptx::mma_16x8x16<T>(c, a, b);
+  for (int i = 0; i < 4; ++i) c_at(i) = c[i];
+}
+
+template <typename T>
+void check_product() {
+  std::vector<float> a = small_integers(16 * 16, 1);
+  std::vector<float> b = small_integers(16 * 8, 2);
+  std::vector<float> c = small_integers(16 * 8, 3);
+  a[0] = 0x1p-16F;  // subnormal in f16
+  std::vector<float> expected = c;
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < 8; ++j) {
+      for (int k = 0; k < 16; ++k) {
+        expected[static_cast<std::size_t>(i * 8 + j)] += a[static_cast<std::size_t>(i * 16 + k)] * b[static_cast<std::size_t>(k * 8 + j)];
+      }
+    }
+  }
+  launch(multiply_fragments<T>, {a.data(), b.data(), c.data()}, {});
+  EXPECT_EQ(c, expected);
+}
+
+TEST(Emulator, ProductsTakeTheFragmentsOfThePtxIsa) {
+  check_product<f16>();
+  check_product<bf16>();
+}
+
+TEST(Emulator, ProductsKeepNanAndInfinity) {
+  const float inf = std::numeric_limits<float>::infinity();
+  std::vector<float> a = small_integers(16 * 16, 4);
+  std::vector<float> b(16 * 8, 1.0F);
+  std::vector<float> c(16 * 8, 0.0F);
+  a[3 * 16 + 5] = inf;
+  a[9 * 16 + 2] = std::nanf("");
+  b[5 * 8 + 6] = 0.0F;
+  launch(multiply_fragments<bf16>, {a.data(), b.data(), c.data()}, {});
+  for (int col = 0; col < 8; ++col) {
+    EXPECT_TRUE(std::isnan(c[static_cast<std::size_t>(9 * 8 + col)]));
+    const float x = c[static_cast<std::size_t>(3 * 8 + col)];
+    EXPECT_TRUE(col == 6 ? std::isnan(x) : x == inf) << x;  // inf * 0
+    EXPECT_TRUE(std::isfinite(c[static_cast<std::size_t>(col)]));
+  }
+}
+
+TEST(Emulator, LdmatrixDealsOutRows) {
+  int wrong = 0;
+  launch(
+      [&wrong] {
+        auto* s = reinterpret_cast<u16*>(ptx::shared_memory());
+        const int lane = ptx::lane_idx();
+        // Matrix i, row r at row 8 i + r of a padded array; the element in column c is 256 i + 8 r + c.
+        for (int c = 0; c < 8; ++c) s[lane * 24 + c] = static_cast<u16>(256 * (lane / 8) + 8 * (lane % 8) + c);
+        ptx::sync_warp();
+        u32 r[4];
+        u32 transposed[4];
+        ptx::ldmatrix_x4(r, s + lane * 24);
+        ptx::ldmatrix_x4_trans(transposed, s + lane * 24);
+        const u32 row = static_cast<u32>(lane) / 4;
+        const u32 col = static_cast<u32>(lane) % 4 * 2;
+        for (u32 i = 0; i < 4; ++i) {
+          const u32 base = 256 * i;
+          if (r[i] != ((base + 8 * row + col) | (base + 8 * row + col + 1) << 16)) ++wrong;
+          if (transposed[i] != ((base + 8 * col + row) | (base + 8 * (col + 1) + row) << 16)) ++wrong;
+        }
+      },
+      {.num_threads = 32, .shared_bytes = 32 * 48});
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace girih

@@ -1,0 +1,26 @@
+// The hooks of printed variants as plain functions: what the kernel text exports and the test calls. Neither side sees the other's headers.
+#pragma once
+
+#include <cstdint>
+
+namespace girih::test {
+
+struct CudaRow {
+  std::int64_t q_pos, q_idx, q_len, kv_len, q_row;
+  std::int32_t request, q_head, kv_head;
+};
+
+/// `args`: an abi::AttentionParams. Null where the variant has no such hook. Transforms map x in place, mean_square computed by the caller.
+struct CudaVariant {
+  void (*logits)(const void* args, const CudaRow& row, const std::int64_t* kv_pos, int n, float* score);
+  void (*mask)(const void* args, const CudaRow& row, const std::int64_t* kv_pos, int n, std::uint8_t* visible);
+  void (*query)(const void* args, const CudaRow& row, float mean_square, int n, float* x);
+  void (*key)(const void* args, std::int64_t kv_head, std::int64_t kv_pos, float mean_square, int n, float* x);
+  void (*value)(const void* args, std::int64_t kv_head, std::int64_t kv_pos, float mean_square, int n, float* x);
+  void (*output)(const void* args, const CudaRow& row, int n, float* x);
+  float (*sink)(const void* args, std::int64_t q_head);
+};
+
+extern const CudaVariant kCudaVariants[];  // one per case, in the order of variant_cuda_cases()
+
+}  // namespace girih::test

@@ -1,0 +1,20 @@
+// Prints all cases as one file of kernel text: each Variant in a namespace of its own, then the table of functions.h.
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "cases.h"
+#include "variant/cuda.h"
+
+int main() {
+  const auto cases = girih::test::variant_cuda_cases();
+  fmt::print("#include \"variant_cuda/wrap.cuh\"\nnamespace girih::attention {{\n");
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    fmt::print("namespace v{} {{  // {}\n{}}}\n", i, cases[i].name,
+               girih::variant::print_cuda(cases[i].program, {}, girih::variant::CudaMath::exact));
+  }
+  fmt::print("}}  // namespace girih::attention\nnamespace girih::test {{\nconst CudaVariant kCudaVariants[] = {{\n");
+  for (std::size_t i = 0; i < cases.size(); ++i) fmt::print("  attention::Wrapped<attention::v{}::Variant>::table(),\n", i);
+  fmt::print("}};\n}}  // namespace girih::test\n");
+  return 0;
+}
