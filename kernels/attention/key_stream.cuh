@@ -1,13 +1,12 @@
 // The keys and values of a unit as one stream of tiles through a ring in shared memory: K of a step, V of the step, K of the next step, and
 // so on over all items without a break, so that the copies of the next item are under way while the last one is worked on. Copies are
 // cp.async groups, one a tile (empty ones too, at the end), so whoever consumes counts groups and needs no other bookkeeping.
-// A warp brings its own kRows keys of every step. Lane i (mod kRows) knows where key i lies: lanes 0..15 in K, 16..31 in V; the page id of
+// A warp brings its own kRows keys of every step of kv_block. Lane i (mod kRows) knows where key i lies: lanes 0..15 in K, 16..31 in V; the page id of
 // the next step is asked for when the current step's copies start, so the chain table -> page -> row never stalls the ring.
 // Tiles hold elements as they are stored; rows past the end of the keys and dims past the head are zeros.
 #pragma once
 
 #include "attention/config.cuh"
-#include "attention/fragment_softmax.cuh"
 #include "attention/problem.cuh"
 #include "core/types.cuh"
 #include "ptx/memory.cuh"
@@ -22,6 +21,7 @@ __device__ constexpr int round_up(int n, int to) { return (n + to - 1) / to * to
 template <Config c>
 struct StreamShape {
   static constexpr int kWarps = c.threads / ptx::kWarp;
+  static constexpr int kStepKeys = c.kv_block;
   static constexpr int kRows = kStepKeys / kWarps;  // keys of a step that a warp brings
   // ldmatrix takes chunks by two: 16 dims of a 16-bit type, 32 of an 8-bit one, 64 of a 4-bit one.
   static constexpr int kKeyBytes = round_up(bytes(c.k_type, c.head_dim_qk), 2 * tile::kChunkBytes);
@@ -32,7 +32,7 @@ struct StreamShape {
   static constexpr int kTilesPerStep = c.v_is_k ? 1 : 2;
   static constexpr int kSlots = c.stages;
   static constexpr int kRingBytes = kSlots * kSlotBytes;
-  static_assert(kRows >= 8 && kRows <= 16 && c.kv_block % kStepKeys == 0);
+  static_assert(kRows >= 8 && kRows <= 16);
   static_assert(kSlots % kTilesPerStep == 0);  // a slot holds K always or V always
 };
 
@@ -170,7 +170,7 @@ class KeyStream {
       rope_row_ = exists ? rope_base_ + page_ * segment.k_rope.page_stride + place_ * segment.k_rope.token_stride : nullptr;
     }
     row_fast_ = fast_;
-    key_ += kStepKeys;
+    key_ += Shape::kStepKeys;
   }
 
   __device__ __forceinline__ void copy_keys(u8* s_rows) {

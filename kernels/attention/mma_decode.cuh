@@ -96,7 +96,7 @@ class Decode {
         stream.issue_values();
       }
       if (works) {
-        begin += kStepKeys;
+        begin += Stream::kStepKeys;
       } else {
         --lead;
       }
@@ -166,7 +166,7 @@ class Decode {
     } else if (factor_.negative()) {
       negate(s);
     }
-    if (Variant::kHasMask && !range.all_visible(begin)) {
+    if (Variant::kHasMask && !range.all_visible(begin, Stream::kStepKeys)) {
       describe(item);
       const FragmentKeys columns = {key_list(p_, item), first, range.end};
 #pragma unroll
@@ -174,16 +174,9 @@ class Decode {
     }
     if (range.end - first < Stream::kRows) hide_past_end<Variant>(s, range.end - first);
     if constexpr (Variant::kSoftmax) {
+      const float tops[2] = {top_of_row(s, 0), top_of_row(s, 1)};
       float correction[2];
-      if (raise_maxima(state_, s, factor_.to_base2, correction)) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) state_.l[half] *= correction[half];
-#pragma unroll
-        for (int n = 0; n < kSumTiles; ++n) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) o_[n][j] *= correction[j / 2];
-        }
-      }
+      if (raise_maxima(state_, tops, factor_.to_base2, correction)) correct_sums(correction, o_);
       weigh(state_, s[0], factor_.to_base2);
       weigh(state_, s[1], factor_.to_base2);
     }

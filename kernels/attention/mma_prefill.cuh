@@ -50,7 +50,7 @@ class Prefill {
   using Values = ValueFragments<c.v_type, c.q_type, Stream::kValueBytes>;
   static constexpr int kValueLoads = (c.head_dim_vo + 8 * Values::kTilesPerLoad - 1) / (8 * Values::kTilesPerLoad);
   static constexpr int kSumTiles = kValueLoads * Values::kTilesPerLoad;
-  static constexpr int kKeyTiles = kStepKeys / 8;
+  static constexpr int kKeyTiles = Stream::kStepKeys / 8;
   static constexpr int kRowTiles = Shape::kRowTiles;
 
   __device__ __forceinline__ Prefill(const Args& p, const typename Variant::Params& params, u8* s_memory)
@@ -105,7 +105,7 @@ class Prefill {
       }
       if (has_rows) add_values(s_tile, s);
       if (works) {
-        begin += kStepKeys;
+        begin += Stream::kStepKeys;
       } else {
         --lead;
       }
@@ -198,7 +198,7 @@ class Prefill {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) negate(s[t]);
     }
-    if (Variant::kHasMask && !range.all_visible(begin)) {
+    if (Variant::kHasMask && !range.all_visible(begin, Stream::kStepKeys)) {
       const KeyList list = key_list(p_, item);
       const FragmentKeys columns = {list, begin, range.end};
 #pragma unroll
@@ -209,22 +209,16 @@ class Prefill {
         }
       }
     }
-    if (range.end - begin < kStepKeys) {
+    if (range.end - begin < Stream::kStepKeys) {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) hide_past_end<Variant>(s[t], range.end - begin);
     }
     if constexpr (Variant::kSoftmax) {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
+        const float tops[2] = {top_of_row(s[t], 0), top_of_row(s[t], 1)};
         float correction[2];
-        if (!raise_maxima(state_[t], s[t], factor_.to_base2, correction)) continue;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) state_[t].l[half] *= correction[half];
-#pragma unroll
-        for (int n = 0; n < kSumTiles; ++n) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) o_[t][n][j] *= correction[j / 2];
-        }
+        if (raise_maxima(state_[t], tops, factor_.to_base2, correction)) correct_sums(correction, o_[t]);
       }
     }
   }
