@@ -60,6 +60,18 @@ __device__ __forceinline__ void negate(float (&s)[kKeyTiles][4]) {
   }
 }
 
+/// Times the scales of the keys (token_head), which lie at s_scales, and `factor`.
+template <int kKeyTiles>
+__device__ __forceinline__ void scale_keys(const float* s_scales, float factor, float (&s)[kKeyTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+    float scale[2];
+    load_floats(s_scales + fragment_key(n, 0), scale);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) s[n][j] *= scale[j & 1] * factor;
+  }
+}
+
 /// Hides keys past the end.
 template <class Variant, int kKeyTiles>
 __device__ __forceinline__ void hide_past_end(float (&s)[kKeyTiles][4], int num_keys) {
@@ -179,7 +191,8 @@ struct ScoreFactor {
   float to_base2;  // of what raise_maxima and weigh are given: > 0, so that maxima may be taken before it
 
   static __device__ __forceinline__ ScoreFactor make(const Args& p, const abi::SegmentArg& segment, i32 kv_head) {
-    const float raw = p.score_factor * head_scale<c.k_scale>(segment.k, kv_head);
+    const float scale = c.k_scale == Scale::token_head ? segment.k.global_scale : head_scale<c.k_scale>(segment.k, kv_head);
+    const float raw = p.score_factor * scale;
     if constexpr (Variant::kHasLogits || !Variant::kSoftmax) return {raw, kLog2E};
     const float magnitude = abs(raw);
     return {raw, magnitude < 0x1p-126F ? 0x1p-126F : magnitude};  // 0 would make NaN of a hidden key's -inf

@@ -78,7 +78,6 @@ class Decode {
       const int first = begin + warp_ * Stream::kRows;
       const bool has_keys = works && first < range.end;  // else all of this warp's keys lie past the end
       float s[2][4] = {};
-      u32 weights[4] = {};
       const u8* s_rows = s_memory_;
       if (works) s_rows = wait_for_rows<typename Stream::KeyRows>();
       if (has_keys) scores(s_rows, s);
@@ -86,9 +85,9 @@ class Decode {
         if (works) leave_slot();
         stream.issue_keys(lead > kLead);
       }
-      if (has_keys) weigh_scores(*item, range, begin, first, s, weights);
+      if (has_keys) weigh_scores(*item, range, begin, first, s);
       if (!c.v_is_k && works) s_rows = wait_for_rows<typename Stream::ValueRows>();
-      if (has_keys) add_values(s_rows, weights);
+      if (has_keys) add_values(*item, s_rows, s);
       if (works) leave_slot();
       if constexpr (c.v_is_k) {
         stream.issue_keys(lead > kLead);
@@ -154,11 +153,14 @@ class Decode {
         ptx::mma_16x8x16<T>(s[1], q_[load * Keys::kStepsPerLoad + i], b[i][1]);
       }
     }
+    if constexpr (Stream::kKeyScales) scale_keys(own_scales(), 1.0F, s);
   }
 
+  /// Scales of this warp's keys in the slot at work.
+  __device__ __forceinline__ const float* own_scales() const { return KeyStream<c>::scales(s_memory_, slot_) + warp_ * Stream::kRows; }
+
   /// Raw scores become weights; what has been summed is brought to the new maximum.
-  __device__ __forceinline__ void weigh_scores(const abi::WorkItem& item, const StepRange& range, int begin, int first, float (&s)[2][4],
-                                               u32 (&weights)[4]) {
+  __device__ __forceinline__ void weigh_scores(const abi::WorkItem& item, const StepRange& range, int begin, int first, float (&s)[2][4]) {
     if constexpr (Variant::kHasLogits) {
       const FragmentKeys columns = {range.positions, first, range.end};
 #pragma unroll
@@ -180,10 +182,12 @@ class Decode {
       weigh(state_, s[0], factor_.to_base2);
       weigh(state_, s[1], factor_.to_base2);
     }
-    pack_weights<T>(s[0], s[1], weights);
   }
 
-  __device__ __forceinline__ void add_values(const u8* s_rows, const u32 (&weights)[4]) {
+  __device__ __forceinline__ void add_values(const abi::WorkItem& item, const u8* s_rows, float (&s)[2][4]) {
+    if constexpr (Stream::kValueScales) scale_keys(own_scales(), value_plane<c>(p_.segments[item.segment]).global_scale, s);
+    u32 weights[4];
+    pack_weights<T>(s[0], s[1], weights);
 #pragma unroll
     for (int load = 0; load < kValueLoads; ++load) {
       u32 b[Values::kTilesPerLoad][2];

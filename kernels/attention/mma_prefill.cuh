@@ -97,13 +97,17 @@ class Prefill {
       float s[kRowTiles][kKeyTiles][4] = {};
       if (has_rows) {
         scores(s_tile, s);
+        if constexpr (Stream::kKeyScales) {
+#pragma unroll
+          for (int t = 0; t < kRowTiles; ++t) scale_keys(s_scales_, 1.0F, s[t]);
+        }
         finish_scores(*item, range, begin, s);
       }
       if constexpr (!c.v_is_k) {
         if (works) s_tile = wait_for_tile();
         stream.issue_keys(lead > kLead);
       }
-      if (has_rows) add_values(s_tile, s);
+      if (has_rows) add_values(*item, s_tile, s);
       if (works) {
         begin += Stream::kStepKeys;
       } else {
@@ -152,6 +156,7 @@ class Prefill {
     ptx::cp_async_wait<Stream::kSlots - 2>();
     ptx::sync_block();
     const u8* s_tile = s_memory_ + slot_ * Stream::kSlotBytes;
+    s_scales_ = KeyStream<c>::scales(s_memory_, slot_);
     slot_ = slot_ + 1 == Stream::kSlots ? 0 : slot_ + 1;
     return s_tile;
   }
@@ -232,7 +237,8 @@ class Prefill {
   }
 
   /// Scores become weights, 16 keys at a time, so that their exponentials run beside the products of the 16 before.
-  __device__ __forceinline__ void add_values(const u8* s_values, float (&s)[kRowTiles][kKeyTiles][4]) {
+  __device__ __forceinline__ void add_values(const abi::WorkItem& item, const u8* s_values, float (&s)[kRowTiles][kKeyTiles][4]) {
+    const float global_scale = Stream::kValueScales ? value_plane<c>(p_.segments[item.segment]).global_scale : 1.0F;
 #pragma unroll
     for (int n = 0; n < kKeyTiles; n += 2) {
       u32 a[kRowTiles][4];
@@ -242,6 +248,7 @@ class Prefill {
           weigh(state_[t], s[t][n], factor_.to_base2);
           weigh(state_[t], s[t][n + 1], factor_.to_base2);
         }
+        if constexpr (Stream::kValueScales) scale_two(n, global_scale, s[t]);
         pack_weights<T>(s[t][n], s[t][n + 1], a[t]);
       }
 #pragma unroll
@@ -254,6 +261,17 @@ class Prefill {
           for (int t = 0; t < kRowTiles; ++t) ptx::mma_16x8x16<T>(o_[t][load * Values::kTilesPerLoad + i], a[t], b[i]);
         }
       }
+    }
+  }
+
+  /// Weights of the key tiles n and n + 1 times their keys' scales of V.
+  __device__ __forceinline__ void scale_two(int n, float global_scale, float (&s)[kKeyTiles][4]) const {
+#pragma unroll
+    for (int i = n; i < n + 2; ++i) {
+      float scale[2];
+      load_floats(s_scales_ + fragment_key(i, 0), scale);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) s[i][j] *= scale[j & 1] * global_scale;
     }
   }
 
@@ -301,6 +319,7 @@ class Prefill {
   tile::LaneRows<Stream::kKeyBytes> key_rows_;
   tile::LaneRows<Stream::kValueBytes> value_rows_;
   int slot_ = 0;
+  const float* s_scales_ = nullptr;  // of the keys in the slot at work
 
   float o_[kRowTiles][kSumTiles][4];
   FragmentState state_[kRowTiles];

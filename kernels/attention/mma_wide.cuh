@@ -95,7 +95,7 @@ class Wide {
         --lead;
         continue;
       }
-      step(*item, range, begin, s_tile);
+      if (first_row() < item->row_count) step(*item, range, begin, s_tile);  // else none of the group's rows exist
       begin += Stream::kStepKeys;
     }
   }
@@ -152,6 +152,7 @@ class Wide {
     ptx::cp_async_wait<Stream::kSlots - 2>();
     ptx::sync_block();
     const u8* s_tile = s_memory_ + slot_ * Stream::kSlotBytes;
+    s_scales_ = KeyStream<c>::scales(s_memory_, slot_) + sharer_ * Shape::kWarpKeys;
     slot_ = slot_ + 1 == Stream::kSlots ? 0 : slot_ + 1;
     return s_tile;
   }
@@ -159,13 +160,21 @@ class Wide {
   __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin, const u8* s_tile) {
     float s[kRowTiles][kKeyTiles][4] = {};
     scores(s_tile + sharer_ * Shape::kWarpKeys * Stream::KeyRows::kStride, s);
+    if constexpr (Stream::kKeyScales) {
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) scale_keys(s_scales_, 1.0F, s[t]);
+    }
     mask_scores(item, range, begin, s);
     if constexpr (Variant::kSoftmax) share_maxima(s);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
+      if constexpr (Variant::kSoftmax) {
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) weigh(state_[t], s[t][n], factor_.to_base2);
+      }
+      if constexpr (Stream::kValueScales) scale_keys(s_scales_, p_.segments[item.segment].k.global_scale, s[t]);
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
-        if constexpr (Variant::kSoftmax) weigh(state_[t], s[t][n], factor_.to_base2);
         u8* s_weights = s_memory_ + Shape::kWeightsAt + lane_ % 4 * 4;
         const int row = first_row() + 16 * t + lane_ / 4;
         const int chunk = sharer_ * kKeyTiles + n;
@@ -339,6 +348,7 @@ class Wide {
   tile::LaneRows<Stream::kKeyBytes> key_rows_;
   tile::LaneRows<Stream::kValueBytes> value_rows_;
   int slot_ = 0;
+  const float* s_scales_ = nullptr;  // of this warp's keys in the slot at work
 
   float o_[kRowTiles][kSumTiles][4];
   FragmentState state_[kRowTiles];
