@@ -402,12 +402,13 @@ __device__ __forceinline__ void weigh_block(const typename Variant::Params& para
                                             float (&l)[Floor<c, Variant>::kRows / Floor<c, Variant>::kWarps],
                                             typename Floor<c, Variant>::Shared& s) {
   using F = Floor<c, Variant>;
+  const int warp = ptx::warp_idx();
   const int key = ptx::lane_idx();
   const bool there = key < n;
   const i64 position = F::kNeedsPositions && there ? s.position[key] : 0;
 #pragma unroll
   for (int i = 0; i < F::kRows / F::kWarps; ++i) {
-    const int row = ptx::warp_idx() + i * F::kWarps;
+    const int row = warp + i * F::kWarps;
     float* s_weight = s.weights + row * F::kLdp + key;
     float x = there ? *s_weight : 0.0F;
     typename F::RowHooks hooks;
@@ -483,10 +484,11 @@ __device__ __forceinline__ void gather_state(const float (&m)[Floor<c, Variant>:
                                              const float (&l)[Floor<c, Variant>::kRows / Floor<c, Variant>::kWarps],
                                              typename Floor<c, Variant>::Shared& s) {
   using F = Floor<c, Variant>;
+  const int warp = ptx::warp_idx();
 #pragma unroll
   for (int i = 0; i < F::kRows / F::kWarps; ++i) {
     const float sum = warp_sum(l[i]);
-    if (ptx::lane_idx() == 0) s.state[ptx::warp_idx() + i * F::kWarps] = {m[i], sum};
+    if (ptx::lane_idx() == 0) s.state[warp + i * F::kWarps] = {m[i], sum};
   }
   ptx::sync_block();
 }
