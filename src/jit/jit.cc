@@ -162,9 +162,9 @@ Recipe Jit::recipe(const KernelSource& kernel) const {
   return make_recipe(std::move(filled), state_->options.nvrtc_options);
 }
 
-std::shared_ptr<const Cubin> Jit::compile(const KernelSource& kernel) { return compile(recipe(kernel)); }
+std::shared_ptr<const Cubin> Jit::compile(const KernelSource& kernel) { return compile_recipe(recipe(kernel)); }
 
-std::shared_ptr<const Cubin> Jit::compile(const Recipe& recipe) {
+std::shared_ptr<const Cubin> Jit::compile_recipe(const Recipe& recipe) {
   const std::string hash = recipe.hash();
   std::promise<SharedCubin> promise;
   std::shared_future<SharedCubin> other;

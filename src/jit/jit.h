@@ -56,7 +56,7 @@ class Jit {
 
   /// What compile() makes of a kernel before it looks anywhere.
   Recipe recipe(const KernelSource& kernel) const;
-  std::shared_ptr<const Cubin> compile(const Recipe& recipe);
+  std::shared_ptr<const Cubin> compile_recipe(const Recipe& recipe);
 
   const JitOptions& options() const;
   const std::string& target() const;

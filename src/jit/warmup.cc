@@ -68,7 +68,7 @@ class Warmup {
     for (std::size_t i = next_.fetch_add(1); i < recipes_.size(); i = next_.fetch_add(1)) {
       const auto begin = std::chrono::steady_clock::now();
       try {
-        const std::shared_ptr<const Cubin> cubin = jit_.compile(recipes_[i]);
+        const std::shared_ptr<const Cubin> cubin = jit_.compile_recipe(recipes_[i]);
         const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
         report({0, std::ssize(recipes_), cubin->name, cubin->origin, seconds});
       } catch (...) {
@@ -115,7 +115,7 @@ void Jit::warmup(std::span<const KernelSource> kernels, const WarmupFn& progress
     Recipe next = recipe(kernel);
     if (seen.insert(next.hash()).second) recipes.push_back(std::move(next));
   }
-  const int num_threads = warmup_threads(options().max_threads, std::ssize(recipes), cpu::num_usable_cpus(), available_bytes());
+  const int num_threads = warmup_threads(options().max_threads, std::ssize(recipes), static_cast<int>(cpu::usable_cpus().size()), available_bytes());
   Warmup(*this, std::move(recipes), progress).run(num_threads);
 }
 

@@ -1,0 +1,65 @@
+// Kernel texts for the tests of the JIT, and the NVRTC that they use: the machine's, or else what script/setup has installed into the tree.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "base/env.h"
+#include "girih/error.h"
+#include "jit/compiler.h"
+#include "jit/nvrtc.h"
+
+namespace girih::jit {
+
+/// Adds `addend` to each of n numbers: a kernel that includes an embedded text, and differs where `addend` does.
+inline KernelSource add_kernel(int addend = 1, std::string target = {}) {
+  const std::string name = "add_" + std::to_string(addend);
+  return {.name = name,
+          .source = "// " + name +
+                    "\n#include \"ptx/thread.cuh\"\n"
+                    "struct Params { float* data; int n; };\n"
+                    "extern \"C\" __global__ __launch_bounds__(128) void " +
+                    name +
+                    "(const __grid_constant__ Params p) {\n"
+                    "  const int i = girih::ptx::block_idx() * girih::ptx::num_threads() + girih::ptx::thread_idx();\n"
+                    "  if (i < p.n) p.data[i] += " +
+                    std::to_string(addend) + ";\n}\n",
+          .target = std::move(target)};
+}
+
+/// Where NVRTC is for the tests; empty = the library's own search finds it. Its absence is a failure of the test that asks, since nothing
+/// of the JIT could be shown without it.
+inline std::string test_nvrtc() {
+  const Env env = read_env();
+  if (env.nvrtc) return *env.nvrtc;
+  try {
+    Nvrtc::load({});
+    return {};
+  } catch (const Error&) {
+    return std::string(GIRIH_TEST_NVRTC);
+  }
+}
+
+/// A directory of one test, removed at its end.
+class TemporaryDir {
+ public:
+  TemporaryDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "girih-test-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary directory");
+    path_ = name;
+  }
+  ~TemporaryDir() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  TemporaryDir(const TemporaryDir&) = delete;
+  TemporaryDir& operator=(const TemporaryDir&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace girih::jit
