@@ -1,4 +1,5 @@
-// The floor family's tiles. It takes every spec; tiles are as large as registers and 64 KiB of shared memory (the least of all chips) allow.
+// The floor family's tiles. It takes every spec; tiles are as large as registers and 64 KiB of shared memory (the least of all chips)
+// allow.
 #include <algorithm>
 
 #include "attention/cuda_family.h"
