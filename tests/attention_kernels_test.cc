@@ -73,7 +73,7 @@ std::vector<Named> specs() {
   set_kv(add("fp8"), DType::e4m3, ScaleGranularity::head, DType::e5m2, ScaleGranularity::tensor);
   set_kv(add("i8_nvfp4"), DType::i8, ScaleGranularity::token_head, DType::nvfp4, ScaleGranularity::block);
   AttentionSpec& rope = add("rope");
-  rope.variant.rope = Rope{.theta = 500000.0};
+  rope.variant.rope.emplace().theta = 500000.0;
   rope.variant.query = variants::rms_norm("q_norm", 1e-6F);
   rope.variant.key = variants::rms_norm("k_norm", 1e-6F);
   add("soft_cap").variant.logits = variants::soft_cap(50.0F);
