@@ -1,0 +1,99 @@
+// The CUDA attention kernels, as generated, under the emulator: planned for a made-up GPU of three multiprocessors, launched class by
+// class, compared with the reference. All cases run whose kernels tests/emulator/cases.h asks for; in order, and with warps and blocks
+// interleaved. ctest: emulated-kernels shards=4 timeout=600
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "attention/spec.h"
+#include "cases/attention.h"
+#include "cases/check.h"
+#include "emulator/cases.h"
+#include "emulator/cuda_run.h"
+#include "emulator/emulator.h"
+#include "emulator/kernels.h"
+
+namespace girih::emulator {
+namespace {
+
+/// Null where a kernel is not built in.
+const EmulatedKernel* find(const attention::CudaKernel& kernel) {
+  static const std::map<std::uint64_t, const EmulatedKernel*> kByHash = [] {
+    std::map<std::uint64_t, const EmulatedKernel*> map;
+    for (const EmulatedKernel& k : emulated_kernels()) map.emplace(k.source_hash, &k);
+    return map;
+  }();
+  const auto found = kByHash.find(source_hash(kernel.source));
+  return found == kByHash.end() ? nullptr : found->second;
+}
+
+attention::CudaKernels kernels_of(const cases::AttentionCase& c, std::string_view family) {
+  const variant::Program program = variant::compile(c.spec.variant);
+  return attention::choose_cuda_kernels(attention::normalise(c.spec, program, DeviceKind::cuda), program, emulated_device(), family);
+}
+
+/// A case and how its kernels are chosen: "" = by the library, or a family's name.
+struct Run {
+  cases::AttentionCase c;
+  std::string family;
+};
+void PrintTo(const Run& run, std::ostream* out) { *out << run.c.name << ' ' << run.family; }
+
+const std::vector<Run>& runs() {
+  static const std::vector<Run> kRuns = [] {
+    std::vector<Run> all;
+    for (const cases::AttentionCase& c : all_cases()) {
+      std::string chosen;
+      for (const std::string family : {"", "floor"}) {
+        const attention::CudaKernels kernels = kernels_of(c, family);
+        const std::string sources = kernels.classes[0].source + kernels.classes[1].source;
+        if (sources == chosen) continue;
+        chosen = sources;
+        if (find(kernels.classes[0]) != nullptr && find(kernels.classes[1]) != nullptr) all.push_back({c, family});
+      }
+    }
+    return all;
+  }();
+  return kRuns;
+}
+
+class EmulatedAttention : public testing::TestWithParam<Run> {};
+
+TEST_P(EmulatedAttention, MatchesReference) {
+  const cases::Problem p(GetParam().c);
+  const auto state = make_schedule(p, GetParam().family);
+  Entries entries{};
+  for (std::size_t c = 0; c < entries.size(); ++c) entries[c] = find(state->cuda->kernels.classes[c])->entry;
+  const std::vector<ref::RowResult> expected = cases::reference(p);
+  std::vector<std::vector<std::byte>> in_order;
+  for (const std::uint64_t seed : {0, 1}) {
+    const cases::Outputs out = run_emulated(p, state, entries, seed);
+    ASSERT_TRUE(cases::matches(p, expected, out))
+        << state->cuda->kernels.classes[0].name << " and " << state->cuda->kernels.classes[1].family << ", seed " << seed;
+    // Which blocks and warps come first changes no bit.
+    if (seed == 0) {
+      in_order = out.all_bits();
+    } else {
+      ASSERT_EQ(out.all_bits(), in_order) << "seed " << seed;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, EmulatedAttention, testing::ValuesIn(runs()),
+                         [](const auto& info) { return info.param.c.name + (info.param.family.empty() ? "" : "_" + info.param.family); });
+
+TEST(EmulatedKernels, AreAllUsed) {
+  std::set<std::uint64_t> used;
+  for (const Run& run : runs()) {
+    for (const attention::CudaKernel& kernel : kernels_of(run.c, run.family).classes) used.insert(source_hash(kernel.source));
+  }
+  for (const EmulatedKernel& kernel : emulated_kernels()) EXPECT_TRUE(used.contains(kernel.source_hash)) << kernel.name;
+  EXPECT_GE(used.size(), 100U);
+}
+
+}  // namespace
+}  // namespace girih::emulator
