@@ -182,6 +182,22 @@ TEST(VariantCuda, TransformsAndSinksMatchTheInterpreter) {
   EXPECT_GT(transforms, 0);
 }
 
+TEST(VariantCuda, RotationsAreExactToF32) {
+  std::mt19937_64 rng(33);
+  double worst = 0;
+  for (int i = 0; i < 200000; ++i) {
+    std::uint64_t turns = rng();
+    if (i % 4 == 0) turns = static_cast<std::uint64_t>(i % 32) << 59;  // multiples of an eighth of a turn ...
+    if (i % 4 == 1) turns = (static_cast<std::uint64_t>(i % 32) << 59) + (rng() >> 40) - (1U << 23);  // ... and their neighbours
+    float cos = 0;
+    float sin = 0;
+    test::cuda_rotation(turns, &cos, &sin);
+    const double angle = std::ldexp(static_cast<double>(static_cast<std::int64_t>(turns)), -63) * std::acos(-1.0);
+    worst = std::max({worst, std::fabs(cos - std::cos(angle)), std::fabs(sin - std::sin(angle))});
+  }
+  EXPECT_LE(worst, 1.2e-7);
+}
+
 TEST(VariantCuda, EqualProgramsGiveEqualText) {
   Variant a;
   a.mask = variants::causal() & (q_pos() - kv_pos() < 5);

@@ -558,17 +558,20 @@ __device__ __forceinline__ void reduce_item(const Args& p, const typename Varian
   // Threads below kKeys hold the place of a key of the next block: its page id is asked for a block ahead.
   KeySlot at = {0, 0};
   i64 page = 0;
-  const auto look_up = [&](i32 key) {
-    if (t >= F::kKeys || key >= item.kv_end) return;
-    at = keys.slot_of(key);
+  // Unsigned: a block past the last of 2^31 - 1 keys must not wrap.
+  const u32 end = static_cast<u32>(item.kv_end);
+  const auto look_up = [&](u32 key) {
+    if (t >= F::kKeys || key >= end) return;
+    at = keys.slot_of(static_cast<i32>(key));
     page = keys.page_of(at.entry);
   };
-  look_up(item.kv_begin + t);
-  for (i32 begin = item.kv_begin; begin < item.kv_end; begin += F::kKeys) {
+  look_up(static_cast<u32>(item.kv_begin) + t);
+  for (u32 next = static_cast<u32>(item.kv_begin); next < end; next += F::kKeys) {
+    const i32 begin = static_cast<i32>(next);
     const int n = min(F::kKeys, item.kv_end - begin);
-    if (t < F::kKeys) describe_key<c, Variant>(keys, t, begin + t, t < n, at, page, s);
+    if (t < F::kKeys) describe_key<c, Variant>(keys, t, t < n ? begin + t : begin, t < n, at, page, s);
     ptx::sync_block();
-    look_up(begin + F::kKeys + t);
+    look_up(next + F::kKeys + t);
     stage_keys<c, Variant>(keys, s);
     if constexpr (F::kValueApart) stage_values<c, Variant>(keys, s.values, s);
     ptx::sync_block();
