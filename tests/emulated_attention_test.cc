@@ -1,6 +1,6 @@
 // The CUDA attention kernels, as generated, under the emulator: planned for a made-up GPU of three multiprocessors, launched class by
-// class, compared with the reference. All cases run whose kernels tests/emulator/cases.h asks for; in order, and with warps and blocks
-// interleaved. ctest: emulated-kernels shards=4 timeout=600
+// class, compared with the reference. All cases run whose kernels tests/emulator/cases.h asks for: in order, then interleaved at random.
+// ctest: emulated-kernels shards=4 timeout=600
 #include <gtest/gtest.h>
 
 #include <map>
@@ -37,15 +37,15 @@ attention::CudaKernels kernels_of(const cases::AttentionCase& c, std::string_vie
 }
 
 /// A case and how its kernels are chosen: "" = by the library, or a family's name.
-struct Run {
+struct CaseRun {
   cases::AttentionCase c;
   std::string family;
 };
-void PrintTo(const Run& run, std::ostream* out) { *out << run.c.name << ' ' << run.family; }
+void PrintTo(const CaseRun& run, std::ostream* out) { *out << run.c.name << ' ' << run.family; }
 
-const std::vector<Run>& runs() {
-  static const std::vector<Run> kRuns = [] {
-    std::vector<Run> all;
+const std::vector<CaseRun>& runs() {
+  static const std::vector<CaseRun> kRuns = [] {
+    std::vector<CaseRun> all;
     for (const cases::AttentionCase& c : all_cases()) {
       std::string chosen;
       for (const std::string family : {"", "floor"}) {
@@ -61,7 +61,7 @@ const std::vector<Run>& runs() {
   return kRuns;
 }
 
-class EmulatedAttention : public testing::TestWithParam<Run> {};
+class EmulatedAttention : public testing::TestWithParam<CaseRun> {};
 
 TEST_P(EmulatedAttention, MatchesReference) {
   const cases::Problem p(GetParam().c);
@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, EmulatedAttention, testing::ValuesIn(runs()),
 
 TEST(EmulatedKernels, AreAllUsed) {
   std::set<std::uint64_t> used;
-  for (const Run& run : runs()) {
+  for (const CaseRun& run : runs()) {
     for (const attention::CudaKernel& kernel : kernels_of(run.c, run.family).classes) used.insert(source_hash(kernel.source));
   }
   for (const EmulatedKernel& kernel : emulated_kernels()) EXPECT_TRUE(used.contains(kernel.source_hash)) << kernel.name;

@@ -290,6 +290,7 @@ class Decode {
 
 template <Config c, class Variant>
 __device__ __forceinline__ void run_decode(const Args& p) {
+  static_assert(DecodeShape<c>::kSharedBytes <= c.shared_bytes);
   ptx::wait_for_previous_grid();
   const typename Variant::Params params = Variant::load_params(p);
   Decode<c, Variant> decode(p, params, ptx::shared_memory());

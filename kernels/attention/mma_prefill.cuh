@@ -315,6 +315,7 @@ class Prefill {
 
 template <Config c, class Variant>
 __device__ __forceinline__ void run_prefill(const Args& p) {
+  static_assert(PrefillShape<c, Variant>::kSharedBytes <= c.shared_bytes);
   ptx::wait_for_previous_grid();
   const typename Variant::Params params = Variant::load_params(p);
   Prefill<c, Variant> prefill(p, params, ptx::shared_memory());
