@@ -86,6 +86,32 @@ TEST_P(EmulatedAttention, MatchesReference) {
 INSTANTIATE_TEST_SUITE_P(Cases, EmulatedAttention, testing::ValuesIn(runs()),
                          [](const auto& info) { return info.param.c.name + (info.param.family.empty() ? "" : "_" + info.param.family); });
 
+/// A request's rows have the same bits in every batch.
+void expect_invariant(const std::string& family) {
+  const std::vector<cases::AttentionCase> all = invariant_cases();
+  std::map<std::int64_t, std::vector<std::vector<std::byte>>> rows;  // of each request
+  for (std::size_t i = 0; i < 3; ++i) {
+    const cases::Problem p(all[i]);
+    const auto state = make_schedule(p, family);
+    Entries entries{};
+    for (std::size_t c = 0; c < entries.size(); ++c) {
+      const EmulatedKernel* kernel = find(state->cuda->kernels.classes[c]);
+      ASSERT_NE(kernel, nullptr);
+      entries[c] = kernel->entry;
+    }
+    const cases::Outputs out = run_emulated(p, state, entries, i);
+    std::int64_t token = 0;
+    for (std::size_t r = 0; r < all[i].data_id.size(); ++r) {
+      std::vector<std::vector<std::byte>> bits;
+      for (std::int64_t t = 0; t < all[i].q_len[r]; ++t) bits.push_back(out.row_bits(token++));
+      const auto [known, first] = rows.emplace(all[i].data_id[r], bits);
+      EXPECT_TRUE(first || bits == known->second) << all[i].name << ", request " << all[i].data_id[r];
+    }
+  }
+}
+TEST(EmulatedInvariance, ChosenKernels) { expect_invariant(""); }
+TEST(EmulatedInvariance, Floor) { expect_invariant("floor"); }
+
 TEST(EmulatedKernels, AreAllUsed) {
   std::set<std::uint64_t> used;
   for (const CaseRun& run : runs()) {

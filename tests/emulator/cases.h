@@ -2,6 +2,8 @@
 // spec alone, so few names cover the branches of every family; the test runs all cases whose kernels there are.
 #pragma once
 
+#include <array>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,8 +23,34 @@ inline cuda::DeviceInfo emulated_device() {
           .memory_bytes = std::int64_t{80} << 30};
 }
 
+/// Requests `ids` of four: keys for several chunks or one, one query or many.
+inline cases::AttentionCase invariant_case(std::string name, const std::vector<std::int64_t>& ids) {
+  constexpr std::array<std::int64_t, 4> kQ{1, 4, 37, 2};
+  constexpr std::array<std::int64_t, 4> kKv{5000, 2500, 4100, 60};
+  cases::Lengths lengths{"batch", {}, {}};
+  for (const std::int64_t id : ids) {
+    lengths.q.push_back(kQ[static_cast<std::size_t>(id)]);
+    lengths.kv.push_back(kKv[static_cast<std::size_t>(id)]);
+  }
+  cases::AttentionCase c = cases::make_case(std::move(name), cases::make_spec(6, 2, 64), lengths);
+  c.spec.batch_invariant = true;
+  c.data_id = ids;
+  return c;
+}
+
+/// Batch-invariant: all four requests together and by pairs; a plain sum, whose chunks are added.
+inline std::vector<cases::AttentionCase> invariant_cases() {
+  std::vector<cases::AttentionCase> all = {invariant_case("invariant_0123", {0, 1, 2, 3}), invariant_case("invariant_20", {2, 0}),
+                                           invariant_case("invariant_31", {3, 1}), invariant_case("invariant_sigmoid", {3, 2, 1})};
+  AttentionSpec& sum = all.back().spec;
+  sum.variant.softmax = false;
+  sum.variant.logits = variants::sigmoid_logits(-1.0F);
+  sum.lse = LseKind::none;
+  return all;
+}
+
 inline std::vector<cases::AttentionCase> all_cases() {
-  std::vector<cases::AttentionCase> all;
+  std::vector<cases::AttentionCase> all = invariant_cases();
   for (std::vector<cases::AttentionCase> some :
        {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases()}) {
     for (cases::AttentionCase& c : some) all.push_back(std::move(c));
@@ -114,6 +142,9 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"lse_none_mixed"},
     {"lse_base2_mixed"},
     {"partial_sinks_mixed", true},
+    // Batch-invariant.
+    {"invariant_0123", true},
+    {"invariant_sigmoid", true},
 };
 
 }  // namespace girih::emulator
