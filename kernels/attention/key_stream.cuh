@@ -70,6 +70,22 @@ __device__ __forceinline__ const u8* shuffle_pointer(const u8* pointer, int lane
   return reinterpret_cast<const u8*>(static_cast<u64>(high) << 32 | low);
 }
 
+/// Asks for the head of the plan and about where the unit's first item is, before the chain unit -> item -> row of keys -> page is followed
+/// link by link: with a cold L2 each link is a trip to memory.
+__device__ __forceinline__ void prefetch_plan(const Args& p) {
+  constexpr int kLine = 128;
+  constexpr int kHeaderLines = (static_cast<int>(sizeof(abi::PlanHeader)) + kLine - 1) / kLine;
+  const int thread = ptx::thread_idx();
+  if (thread < kHeaderLines) ptx::prefetch_l2(reinterpret_cast<const u8*>(p.plan) + thread * kLine);
+  if (thread == kHeaderLines) ptx::prefetch_l2(all_items(p) + p.first_unit + ptx::block_idx());
+}
+/// Likewise the merges that the item's part may complete.
+__device__ __forceinline__ void prefetch_merges(const Args& p, const abi::WorkItem& item) {
+  if (item.part_row < 0 || ptx::thread_idx() != 0) return;
+  ptx::prefetch_l2(blob_array<abi::MergeItem>(p, p.plan->merges) + item.merge_begin);
+  ptx::prefetch_l2(p.counters + item.merge_begin);
+}
+
 template <Config c>
 class KeyStream {
  public:

@@ -70,6 +70,7 @@ class Decode {
         if (open) end_item(*item++);
         while (item != items.end && item->row_count == 0) ++item;
         if (item == items.end) return;
+        prefetch_merges(p_, *item);
         begin_item(*item);
         open = true;
         range = step_range<Variant>(p_, *item);
@@ -289,6 +290,7 @@ template <Config c, class Variant>
 __device__ __forceinline__ void run_decode(const Args& p) {
   static_assert(DecodeShape<c>::kSharedBytes <= c.shared_bytes);
   ptx::wait_for_previous_grid();
+  prefetch_plan(p);
   const typename Variant::Params params = Variant::load_params(p);
   Decode<c, Variant> decode(p, params, ptx::shared_memory());
   decode.run(unit_items(p));

@@ -81,6 +81,7 @@ class Prefill {
         if (open) end_item(*item++);
         while (item != items.end && item->row_count == 0) ++item;
         if (item == items.end) return;
+        prefetch_merges(p_, *item);
         begin_item(*item);
         open = true;
         range = step_range<Variant>(p_, *item);
@@ -330,6 +331,7 @@ template <Config c, class Variant>
 __device__ __forceinline__ void run_prefill(const Args& p) {
   static_assert(PrefillShape<c, Variant>::kSharedBytes <= c.shared_bytes);
   ptx::wait_for_previous_grid();
+  prefetch_plan(p);
   const typename Variant::Params params = Variant::load_params(p);
   Prefill<c, Variant> prefill(p, params, ptx::shared_memory());
   prefill.run(unit_items(p));

@@ -83,6 +83,7 @@ class Wide {
         if (open) end_item(*item++);
         while (item != items.end && item->row_count == 0) ++item;
         if (item == items.end) return;
+        prefetch_merges(p_, *item);
         begin_item(*item);
         open = true;
         range = step_range<Variant>(p_, *item);
@@ -362,6 +363,7 @@ template <Config c, class Variant>
 __device__ __forceinline__ void run_wide(const Args& p) {
   static_assert(WideShape<c>::kSharedBytes <= c.shared_bytes);
   ptx::wait_for_previous_grid();
+  prefetch_plan(p);
   const typename Variant::Params params = Variant::load_params(p);
   Wide<c, Variant> wide(p, params, ptx::shared_memory());
   wide.run(unit_items(p));
