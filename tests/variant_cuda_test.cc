@@ -64,7 +64,8 @@ struct Launch {
       places[i] = {static_cast<std::int64_t>(8 * data.size()), scalar ? 1 : table[i].size};
       const double number = table[i].number;
       const void* from = !scalar ? table[i].data : info.dtype == DType::i64 ? static_cast<const void*>(&table[i].integer) : &number;
-      const std::int64_t size = scalar ? 8 : bytes(info.dtype, info.kind == variant::ParamInfo::Kind::bits ? table[i].size / 8 : table[i].size);
+      const std::int64_t size =
+          scalar ? 8 : bytes(info.dtype, info.kind == variant::ParamInfo::Kind::bits ? table[i].size / 8 : table[i].size);
       const std::size_t begin = data.size();
       data.resize(begin + static_cast<std::size_t>(size + 7) / 8);
       if (size > 0) std::memcpy(data.data() + begin, from, static_cast<std::size_t>(size));
@@ -120,8 +121,9 @@ TEST(VariantCuda, MasksAndLogitsMatchTheInterpreter) {
         const Interpreter interpreter(params, point);
         if (printed.logits != nullptr) {
           const float expected = interpreter(test_case.variant.logits).number;
-          ASSERT_TRUE(close(out[i], expected, 2e-6F)) << test_case.name << " lane " << i << ": " << out[i] << " instead of " << expected
-                                                      << "\n" << test_case.program.key_text;
+          ASSERT_TRUE(close(out[i], expected, 2e-6F))
+              << test_case.name << " lane " << i << ": " << out[i] << " instead of " << expected << "\n"
+              << test_case.program.key_text;
         }
         if (printed.mask != nullptr) {
           ASSERT_EQ(visible[i], interpreter(test_case.variant.mask).integer) << test_case.name << " lane " << i << "\n"
@@ -178,6 +180,22 @@ TEST(VariantCuda, TransformsAndSinksMatchTheInterpreter) {
     }
   }
   EXPECT_GT(transforms, 0);
+}
+
+TEST(VariantCuda, RotationsAreExactToF32) {
+  std::mt19937_64 rng(33);
+  double worst = 0;
+  for (int i = 0; i < 200000; ++i) {
+    std::uint64_t turns = rng();
+    if (i % 4 == 0) turns = static_cast<std::uint64_t>(i % 32) << 59;  // multiples of an eighth of a turn ...
+    if (i % 4 == 1) turns = (static_cast<std::uint64_t>(i % 32) << 59) + (rng() >> 40) - (1U << 23);  // ... and their neighbours
+    float cos = 0;
+    float sin = 0;
+    test::cuda_rotation(turns, &cos, &sin);
+    const double angle = std::ldexp(static_cast<double>(static_cast<std::int64_t>(turns)), -63) * std::acos(-1.0);
+    worst = std::max({worst, std::fabs(cos - std::cos(angle)), std::fabs(sin - std::sin(angle))});
+  }
+  EXPECT_LE(worst, 1.2e-7);
 }
 
 TEST(VariantCuda, EqualProgramsGiveEqualText) {

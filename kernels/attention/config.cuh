@@ -29,12 +29,12 @@ struct Config {
   bool partial_state = false;    // no sink, no output hook
   bool batch_invariant = false;  // items may be chunks (abi::WorkItem::kChunk)
 
-  int tile_class = 0;  // whose units the kernel runs
-  int tile_rows = 8;   // packed rows of a tile at most
-  int kv_block = 64;   // keys a step; item borders are multiples of it
-  int threads = 128;   // of a block
-  int stages = 2;      // K and V blocks in flight; floor: 1 = V takes K's place in shared memory, 2 = it has its own
-  int warps_rows = 1;  // mma: warps that share a tile's rows; the others share its keys
+  int tile_class = 0;    // whose units the kernel runs
+  int tile_rows = 8;     // packed rows of a tile at most
+  int kv_block = 64;     // keys a step; item borders are multiples of it
+  int threads = 128;     // of a block
+  int stages = 2;        // K and V blocks in flight; floor: 1 = V takes K's place in shared memory, 2 = it has its own
+  int warps_rows = 1;    // mma: warps that share a tile's rows; the others share its keys
   int shared_bytes = 0;  // dynamic shared memory that the host gives the block
 
   /// Dims of Q and K in their first tensor.

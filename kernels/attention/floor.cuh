@@ -61,14 +61,14 @@ struct Floor {
   static constexpr int kOutRows = kRows / kRowGroups;
 
   // V rows are the leading part of staged K rows (MLA), or have a buffer of their own, or take K's after the scores.
-  static constexpr bool kValueInKey = c.v_is_k && !Variant::kHasKey && !Variant::kHasValue &&
-                                      (!Variant::kHasRope || Variant::kRopeBegin >= c.head_dim_vo);
+  static constexpr bool kValueInKey =
+      c.v_is_k && !Variant::kHasKey && !Variant::kHasValue && (!Variant::kHasRope || Variant::kRopeBegin >= c.head_dim_vo);
   static constexpr bool kValueApart = !kValueInKey && c.stages > 1;
   static constexpr int kLdValue = kValueInKey ? kLdk : kLdv;
 
   static constexpr bool kNeedsRows = Variant::kHasQuery || Variant::kHasRope || Variant::kHasLogits || Variant::kHasMask;
-  static constexpr bool kNeedsPositions = Variant::kHasRope || Variant::kHasMask || Variant::kLogitsPos || Variant::kKeyPos ||
-                                          Variant::kValuePos;
+  static constexpr bool kNeedsPositions =
+      Variant::kHasRope || Variant::kHasMask || Variant::kLogitsPos || Variant::kKeyPos || Variant::kValuePos;
 
   /// What hooks read of a row of the tile.
   struct RowHooks {
@@ -306,8 +306,8 @@ template <Config c, class Variant>
 __device__ __forceinline__ void stage_keys(const KeyList& keys, typename Floor<c, Variant>::Shared& s) {
   using F = Floor<c, Variant>;
   const abi::PlaneArg& k = keys.segment->k;
-  stage_rows<c.k_type, c.k_scale, c.head_dim_first(), 0, F::kThreads>(s.keys, F::kLdk, F::kKeys, s.k, vectors_fit<c.k_type>(k), k.dim_stride,
-                                                                      k.token_stride, k.global_scale);
+  stage_rows<c.k_type, c.k_scale, c.head_dim_first(), 0, F::kThreads>(s.keys, F::kLdk, F::kKeys, s.k, vectors_fit<c.k_type>(k),
+                                                                      k.dim_stride, k.token_stride, k.global_scale);
   if constexpr (c.head_dim_rope > 0) {
     const abi::PlaneArg& r = keys.segment->k_rope;
     stage_rows<c.k_type, c.k_scale, c.head_dim_rope, c.head_dim_first(), F::kThreads>(
@@ -402,12 +402,13 @@ __device__ __forceinline__ void weigh_block(const typename Variant::Params& para
                                             float (&l)[Floor<c, Variant>::kRows / Floor<c, Variant>::kWarps],
                                             typename Floor<c, Variant>::Shared& s) {
   using F = Floor<c, Variant>;
+  const int warp = ptx::warp_idx();
   const int key = ptx::lane_idx();
   const bool there = key < n;
   const i64 position = F::kNeedsPositions && there ? s.position[key] : 0;
 #pragma unroll
   for (int i = 0; i < F::kRows / F::kWarps; ++i) {
-    const int row = ptx::warp_idx() + i * F::kWarps;
+    const int row = warp + i * F::kWarps;
     float* s_weight = s.weights + row * F::kLdp + key;
     float x = there ? *s_weight : 0.0F;
     typename F::RowHooks hooks;
@@ -483,10 +484,11 @@ __device__ __forceinline__ void gather_state(const float (&m)[Floor<c, Variant>:
                                              const float (&l)[Floor<c, Variant>::kRows / Floor<c, Variant>::kWarps],
                                              typename Floor<c, Variant>::Shared& s) {
   using F = Floor<c, Variant>;
+  const int warp = ptx::warp_idx();
 #pragma unroll
   for (int i = 0; i < F::kRows / F::kWarps; ++i) {
     const float sum = warp_sum(l[i]);
-    if (ptx::lane_idx() == 0) s.state[ptx::warp_idx() + i * F::kWarps] = {m[i], sum};
+    if (ptx::lane_idx() == 0) s.state[warp + i * F::kWarps] = {m[i], sum};
   }
   ptx::sync_block();
 }
@@ -556,17 +558,20 @@ __device__ __forceinline__ void reduce_item(const Args& p, const typename Varian
   // Threads below kKeys hold the place of a key of the next block: its page id is asked for a block ahead.
   KeySlot at = {0, 0};
   i64 page = 0;
-  const auto look_up = [&](i32 key) {
-    if (t >= F::kKeys || key >= item.kv_end) return;
-    at = keys.slot_of(key);
+  // Unsigned: a block past the last of 2^31 - 1 keys must not wrap.
+  const u32 end = static_cast<u32>(item.kv_end);
+  const auto look_up = [&](u32 key) {
+    if (t >= F::kKeys || key >= end) return;
+    at = keys.slot_of(static_cast<i32>(key));
     page = keys.page_of(at.entry);
   };
-  look_up(item.kv_begin + t);
-  for (i32 begin = item.kv_begin; begin < item.kv_end; begin += F::kKeys) {
+  look_up(static_cast<u32>(item.kv_begin) + t);
+  for (u32 next = static_cast<u32>(item.kv_begin); next < end; next += F::kKeys) {
+    const i32 begin = static_cast<i32>(next);
     const int n = min(F::kKeys, item.kv_end - begin);
-    if (t < F::kKeys) describe_key<c, Variant>(keys, t, begin + t, t < n, at, page, s);
+    if (t < F::kKeys) describe_key<c, Variant>(keys, t, t < n ? begin + t : begin, t < n, at, page, s);
     ptx::sync_block();
-    look_up(begin + F::kKeys + t);
+    look_up(next + F::kKeys + t);
     stage_keys<c, Variant>(keys, s);
     if constexpr (F::kValueApart) stage_values<c, Variant>(keys, s.values, s);
     ptx::sync_block();

@@ -14,9 +14,6 @@
 
 namespace girih::attention {
 
-/// Keys that the blocks of these kernels take at a time.
-constexpr int kStepKeys = 64;
-
 /// Column of value `j` of key tile `n` within the step's keys.
 __device__ __forceinline__ int fragment_key(int n, int j) { return 8 * n + 2 * (ptx::lane_idx() % 4) + (j & 1); }
 
@@ -31,7 +28,7 @@ struct StepRange {
   i32 full_end;
   KeyList positions;
 
-  __device__ __forceinline__ bool all_visible(int begin) const { return begin >= full_begin && min(begin + kStepKeys, end) <= full_end; }
+  __device__ __forceinline__ bool all_visible(int begin, int keys) const { return begin >= full_begin && min(begin + keys, end) <= full_end; }
 };
 template <class Variant>
 __device__ __forceinline__ StepRange step_range(const Args& p, const abi::WorkItem& item) {
@@ -60,6 +57,18 @@ __device__ __forceinline__ void negate(float (&s)[kKeyTiles][4]) {
   for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) s[n][j] = -s[n][j];
+  }
+}
+
+/// Times the scales of the keys (token_head), which lie at s_scales, and `factor`.
+template <int kKeyTiles>
+__device__ __forceinline__ void scale_keys(const float* s_scales, float factor, float (&s)[kKeyTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+    float scale[2];
+    load_floats(s_scales + fragment_key(n, 0), scale);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) s[n][j] *= scale[j & 1] * factor;
   }
 }
 
@@ -116,24 +125,39 @@ struct FragmentState {
   float l[2] = {0.0F, 0.0F};  // this lane's share
 };
 
-/// Raises the maxima to those of the scores, which `factor` > 0 brings to base-2 units. `correction`: the factor of what has been summed so
-/// far; true where some lane's is not 1.
+/// The largest score of one of the lane's rows, over the four lanes that share it.
 template <int kKeyTiles>
-__device__ __forceinline__ bool raise_maxima(FragmentState& state, const float (&s)[kKeyTiles][4], float factor, float (&correction)[2]) {
+__device__ __forceinline__ float top_of_row(const float (&s)[kKeyTiles][4], int half) {
+  float top = ptx::max_number(s[0][2 * half], s[0][2 * half + 1]);
+#pragma unroll
+  for (int n = 1; n < kKeyTiles; ++n) top = ptx::max_number(top, ptx::max_number(s[n][2 * half], s[n][2 * half + 1]));
+  top = ptx::max_number(top, ptx::shuffle_xor(top, 1));
+  return ptx::max_number(top, ptx::shuffle_xor(top, 2));
+}
+
+/// Raises the maxima to `tops`, which `factor` > 0 brings to base-2 units, and the sums with them. `correction`: the factor of all that has
+/// been summed so far; true where some lane's is not 1.
+__device__ __forceinline__ bool raise_maxima(FragmentState& state, const float (&tops)[2], float factor, float (&correction)[2]) {
   bool changed = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float top = ptx::max_number(s[0][2 * half], s[0][2 * half + 1]);
-#pragma unroll
-    for (int n = 1; n < kKeyTiles; ++n) top = ptx::max_number(top, ptx::max_number(s[n][2 * half], s[n][2 * half + 1]));
-    top = ptx::max_number(top, ptx::shuffle_xor(top, 1));
-    top = ptx::max_number(top, ptx::shuffle_xor(top, 2));
-    const float raised = ptx::max_number(state.m[half], top * factor);
+    const float raised = ptx::max_number(state.m[half], tops[half] * factor);
     changed = changed || raised != state.m[half];
     correction[half] = exp2_approx(state.m[half] - base_of(raised));
     state.m[half] = raised;
+    state.l[half] *= correction[half];
   }
   return ptx::any(changed);
+}
+
+/// Sums of one 16-row tile to the new maxima.
+template <int kTiles>
+__device__ __forceinline__ void correct_sums(const float (&correction)[2], float (&o)[kTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) o[n][j] *= correction[j / 2];
+  }
 }
 
 /// Scores of one key tile become weights, which join the sums.
@@ -167,7 +191,8 @@ struct ScoreFactor {
   float to_base2;  // of what raise_maxima and weigh are given: > 0, so that maxima may be taken before it
 
   static __device__ __forceinline__ ScoreFactor make(const Args& p, const abi::SegmentArg& segment, i32 kv_head) {
-    const float raw = p.score_factor * head_scale<c.k_scale>(segment.k, kv_head);
+    const float scale = c.k_scale == Scale::token_head ? segment.k.global_scale : head_scale<c.k_scale>(segment.k, kv_head);
+    const float raw = p.score_factor * scale;
     if constexpr (Variant::kHasLogits || !Variant::kSoftmax) return {raw, kLog2E};
     const float magnitude = abs(raw);
     return {raw, magnitude < 0x1p-126F ? 0x1p-126F : magnitude};  // 0 would make NaN of a hidden key's -inf

@@ -57,6 +57,25 @@ struct KeyFragments {
   }
 };
 
+/// K of 8 keys, 16-bit: a load covers two inner steps.
+template <int kRowBytes>
+struct EightKeyFragments {
+  static constexpr int kSteps = kRowBytes / 32;
+  static_assert(kSteps % 2 == 0);
+  static __device__ __forceinline__ tile::LaneRows<kRowBytes> lane_rows() {
+    const int lane = ptx::lane_idx();
+    return {lane & 7, lane >> 3};
+  }
+  static __device__ __forceinline__ void load(const u8* s_rows, const tile::LaneRows<kRowBytes>& rows, int load, u32 (&b)[2][2]) {
+    u32 r[4];
+    ptx::ldmatrix_x4(r, s_rows + rows.at(0, 2 * load));
+    b[0][0] = r[0];
+    b[0][1] = r[1];
+    b[1][0] = r[2];
+    b[1][1] = r[3];
+  }
+};
+
 /// V of 16 keys as B operands: column tile n is 8 dims.
 template <Type kType, Type kOperand, int kRowBytes>
 struct ValueFragments {

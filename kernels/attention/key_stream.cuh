@@ -1,13 +1,12 @@
 // The keys and values of a unit as one stream of tiles through a ring in shared memory: K of a step, V of the step, K of the next step, and
 // so on over all items without a break, so that the copies of the next item are under way while the last one is worked on. Copies are
 // cp.async groups, one a tile (empty ones too, at the end), so whoever consumes counts groups and needs no other bookkeeping.
-// A warp brings its own kRows keys of every step. Lane i (mod kRows) knows where key i lies: lanes 0..15 in K, 16..31 in V; the page id of
+// A warp brings its own kRows keys of every step of kv_block. Lane i (mod kRows) knows where key i lies: lanes 0..15 in K, 16..31 in V; the page id of
 // the next step is asked for when the current step's copies start, so the chain table -> page -> row never stalls the ring.
 // Tiles hold elements as they are stored; rows past the end of the keys and dims past the head are zeros.
 #pragma once
 
 #include "attention/config.cuh"
-#include "attention/fragment_softmax.cuh"
 #include "attention/problem.cuh"
 #include "core/types.cuh"
 #include "ptx/memory.cuh"
@@ -22,6 +21,7 @@ __device__ constexpr int round_up(int n, int to) { return (n + to - 1) / to * to
 template <Config c>
 struct StreamShape {
   static constexpr int kWarps = c.threads / ptx::kWarp;
+  static constexpr int kStepKeys = c.kv_block;
   static constexpr int kRows = kStepKeys / kWarps;  // keys of a step that a warp brings
   // ldmatrix takes chunks by two: 16 dims of a 16-bit type, 32 of an 8-bit one, 64 of a 4-bit one.
   static constexpr int kKeyBytes = round_up(bytes(c.k_type, c.head_dim_qk), 2 * tile::kChunkBytes);
@@ -31,8 +31,12 @@ struct StreamShape {
   static constexpr int kSlotBytes = max(KeyRows::bytes(kStepKeys), ValueRows::bytes(kStepKeys));
   static constexpr int kTilesPerStep = c.v_is_k ? 1 : 2;
   static constexpr int kSlots = c.stages;
-  static constexpr int kRingBytes = kSlots * kSlotBytes;
-  static_assert(kRows >= 8 && kRows <= 16 && c.kv_block % kStepKeys == 0);
+  // Scales of single keys lie after the tiles: kv_block of each slot.
+  static constexpr bool kKeyScales = c.k_scale == Scale::token_head;
+  static constexpr bool kValueScales = c.v_scale == Scale::token_head;
+  static constexpr int kScalesAt = kSlots * kSlotBytes;
+  static constexpr int kRingBytes = kScalesAt + (kKeyScales || kValueScales ? kSlots * kStepKeys * 4 : 0);
+  static_assert(kRows >= 8 && kRows <= 16);
   static_assert(kSlots % kTilesPerStep == 0);  // a slot holds K always or V always
 };
 
@@ -66,6 +70,22 @@ __device__ __forceinline__ const u8* shuffle_pointer(const u8* pointer, int lane
   return reinterpret_cast<const u8*>(static_cast<u64>(high) << 32 | low);
 }
 
+/// Asks for the head of the plan and about where the unit's first item is, before the chain unit -> item -> row of keys -> page is followed
+/// link by link: with a cold L2 each link is a trip to memory.
+__device__ __forceinline__ void prefetch_plan(const Args& p) {
+  constexpr int kLine = 128;
+  constexpr int kHeaderLines = (static_cast<int>(sizeof(abi::PlanHeader)) + kLine - 1) / kLine;
+  const int thread = ptx::thread_idx();
+  if (thread < kHeaderLines) ptx::prefetch_l2(reinterpret_cast<const u8*>(p.plan) + thread * kLine);
+  if (thread == kHeaderLines) ptx::prefetch_l2(all_items(p) + p.first_unit + ptx::block_idx());
+}
+/// Likewise the merges that the item's part may complete.
+__device__ __forceinline__ void prefetch_merges(const Args& p, const abi::WorkItem& item) {
+  if (item.part_row < 0 || ptx::thread_idx() != 0) return;
+  ptx::prefetch_l2(blob_array<abi::MergeItem>(p, p.plan->merges) + item.merge_begin);
+  ptx::prefetch_l2(p.counters + item.merge_begin);
+}
+
 template <Config c>
 class KeyStream {
  public:
@@ -75,12 +95,20 @@ class KeyStream {
   __device__ __forceinline__ KeyStream(const Args& p, UnitItems items, u8* s_ring)
       : p_(p), item_(items.begin), num_items_(static_cast<i32>(items.end - items.begin)), s_ring_(s_ring), warp_(ptx::warp_idx()) {}
 
+  /// The scales of the keys in slot `slot`.
+  static __device__ __forceinline__ const float* scales(const u8* s_ring, int slot) {
+    return reinterpret_cast<const float*>(s_ring + Shape::kScalesAt) + slot * Shape::kStepKeys;
+  }
+
   /// Starts the copies of the next step's keys, as one group, and looks up the step after it. The first call only looks up. The slot must be
   /// free for this warp's rows.
   __device__ __forceinline__ void issue_keys(bool first_call = false) {
     if (!first_call) {
       begin_step();
-      if (row_segment_ >= 0) copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::KeyRows::kStride);
+      if (row_segment_ >= 0) {
+        copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::KeyRows::kStride);
+        if constexpr (Shape::kKeyScales) copy_scales(0);
+      }
       end_tile();
     }
     if (num_items_ > 0 && key_ >= kv_end_) {
@@ -95,12 +123,14 @@ class KeyStream {
       copy_rows<c.v_type, Shape::kValueBytes, 0, Shape::ValueRows::kChunks>(
           s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::ValueRows::kStride, row_, 16, p_.segments[row_segment_].v,
           bytes(c.v_type, c.head_dim_vo), (row_fast_ & kValuesFast) != 0);
+      if constexpr (Shape::kValueScales) copy_scales(16);
     }
     end_tile();
   }
 
  private:
   static constexpr bool kTwoParts = c.head_dim_rope > 0;
+  static constexpr bool kScaled = Shape::kKeyScales || Shape::kValueScales;
   static constexpr int kKeysFast = 1, kValuesFast = 2;  // copied in whole chunks
   static constexpr i32 kNoPage = -1;
 
@@ -123,6 +153,10 @@ class KeyStream {
     const abi::SegmentArg& segment = p_.segments[segment_];
     const abi::PlaneArg& values = value_plane<c>(segment);
     base_ = of_values() ? values.data + kv_head * values.head_stride : segment.k.data + kv_head * segment.k.head_stride;
+    if constexpr (kScaled) {
+      const abi::PlaneArg& plane = of_values() ? values : segment.k;
+      scale_base_ = plane.scales + kv_head * plane.scale_head_stride;
+    }
     fast_ = copies_whole_chunks<c.k_type>(segment.k, bytes(c.k_type, c.head_dim_first())) ? kKeysFast : 0;
     if constexpr (!c.v_is_k) fast_ |= copies_whole_chunks<c.v_type>(values, bytes(c.v_type, c.head_dim_vo)) ? kValuesFast : 0;
     if constexpr (kTwoParts) {
@@ -133,6 +167,7 @@ class KeyStream {
       table_ = nullptr;
       base_ += table_begin * (of_values() ? values.token_stride : segment.k.token_stride);
       if constexpr (kTwoParts) rope_base_ += table_begin * segment.k_rope.token_stride;
+      if constexpr (kScaled) scale_base_ += table_begin * (of_values() ? values.scale_token_stride : segment.k.scale_token_stride);
     } else {
       table_ = segment.kv_indices + table_begin;
     }
@@ -169,8 +204,20 @@ class KeyStream {
     if constexpr (kTwoParts) {
       rope_row_ = exists ? rope_base_ + page_ * segment.k_rope.page_stride + place_ * segment.k_rope.token_stride : nullptr;
     }
+    if constexpr (kScaled) {
+      const abi::PlaneArg& plane = of_values() ? values : segment.k;
+      scale_ = exists ? scale_base_ + page_ * plane.scale_page_stride + place_ * plane.scale_token_stride : nullptr;
+    }
     row_fast_ = fast_;
-    key_ += kStepKeys;
+    key_ += Shape::kStepKeys;
+  }
+
+  /// Of this warp's keys; lane first_lane + i knows where that of key i is.
+  __device__ __forceinline__ void copy_scales(int first_lane) {
+    const int key = ptx::lane_idx() - first_lane;
+    if (key < 0 || key >= Shape::kRows) return;
+    u8* s_scale = s_ring_ + Shape::kScalesAt + (slot_ * Shape::kStepKeys + warp_ * Shape::kRows + key) * 4;
+    ptx::cp_async_4(s_scale, scale_, scale_ != nullptr);
   }
 
   __device__ __forceinline__ void copy_keys(u8* s_rows) {
@@ -242,12 +289,14 @@ class KeyStream {
   const i32* table_ = nullptr;
   const u8* base_ = nullptr;
   const u8* rope_base_ = nullptr;
+  const u8* scale_base_ = nullptr;
   i32 page_ = kNoPage, place_ = 0;
 
   // The step at copy; row_segment_ < 0: there was none left.
   i32 row_segment_ = -1, row_fast_ = 0;
   const u8* row_ = nullptr;
   const u8* rope_row_ = nullptr;
+  const u8* scale_ = nullptr;
 };
 
 }  // namespace girih::attention

@@ -1,15 +1,18 @@
-// Attention by mma.sync tensor cores: the family's entry. Tiles of up to 16 rows are decode (mma_decode.cuh), others prefill
-// (mma_prefill.cuh).
+// Attention by mma.sync tensor cores: the family's entry. V of more than 256 dims that is a view of K (MLA) is taken by mma_wide.cuh, else
+// tiles of up to 16 rows by mma_decode.cuh and larger ones by mma_prefill.cuh.
 #pragma once
 
 #include "attention/mma_decode.cuh"
 #include "attention/mma_prefill.cuh"
+#include "attention/mma_wide.cuh"
 
 namespace girih::attention {
 
 template <Config c, class Variant>
 __device__ __forceinline__ void run_mma(const Args& p) {
-  if constexpr (c.tile_rows <= 16) {
+  if constexpr (c.v_is_k && c.head_dim_vo > 256) {
+    run_wide<c, Variant>(p);
+  } else if constexpr (c.tile_rows <= 16) {
     run_decode<c, Variant>(p);
   } else {
     run_prefill<c, Variant>(p);
@@ -19,7 +22,9 @@ __device__ __forceinline__ void run_mma(const Args& p) {
 /// Dynamic shared memory of a block.
 template <Config c, class Variant>
 __device__ constexpr int shared_bytes() {
-  if constexpr (c.tile_rows <= 16) {
+  if constexpr (c.v_is_k && c.head_dim_vo > 256) {
+    return WideShape<c>::kSharedBytes;
+  } else if constexpr (c.tile_rows <= 16) {
     return DecodeShape<c>::kSharedBytes;
   } else {
     return PrefillShape<c, Variant>::kSharedBytes;

@@ -70,6 +70,7 @@ class Decode {
         if (open) end_item(*item++);
         while (item != items.end && item->row_count == 0) ++item;
         if (item == items.end) return;
+        prefetch_merges(p_, *item);
         begin_item(*item);
         open = true;
         range = step_range<Variant>(p_, *item);
@@ -78,7 +79,6 @@ class Decode {
       const int first = begin + warp_ * Stream::kRows;
       const bool has_keys = works && first < range.end;  // else all of this warp's keys lie past the end
       float s[2][4] = {};
-      u32 weights[4] = {};
       const u8* s_rows = s_memory_;
       if (works) s_rows = wait_for_rows<typename Stream::KeyRows>();
       if (has_keys) scores(s_rows, s);
@@ -86,9 +86,9 @@ class Decode {
         if (works) leave_slot();
         stream.issue_keys(lead > kLead);
       }
-      if (has_keys) weigh_scores(*item, range, begin, first, s, weights);
+      if (has_keys) weigh_scores(*item, range, begin, first, s);
       if (!c.v_is_k && works) s_rows = wait_for_rows<typename Stream::ValueRows>();
-      if (has_keys) add_values(s_rows, weights);
+      if (has_keys) add_values(*item, s_rows, s);
       if (works) leave_slot();
       if constexpr (c.v_is_k) {
         stream.issue_keys(lead > kLead);
@@ -96,7 +96,7 @@ class Decode {
         stream.issue_values();
       }
       if (works) {
-        begin += kStepKeys;
+        begin += Stream::kStepKeys;
       } else {
         --lead;
       }
@@ -154,11 +154,14 @@ class Decode {
         ptx::mma_16x8x16<T>(s[1], q_[load * Keys::kStepsPerLoad + i], b[i][1]);
       }
     }
+    if constexpr (Stream::kKeyScales) scale_keys(own_scales(), 1.0F, s);
   }
 
+  /// Scales of this warp's keys in the slot at work.
+  __device__ __forceinline__ const float* own_scales() const { return KeyStream<c>::scales(s_memory_, slot_) + warp_ * Stream::kRows; }
+
   /// Raw scores become weights; what has been summed is brought to the new maximum.
-  __device__ __forceinline__ void weigh_scores(const abi::WorkItem& item, const StepRange& range, int begin, int first, float (&s)[2][4],
-                                               u32 (&weights)[4]) {
+  __device__ __forceinline__ void weigh_scores(const abi::WorkItem& item, const StepRange& range, int begin, int first, float (&s)[2][4]) {
     if constexpr (Variant::kHasLogits) {
       const FragmentKeys columns = {range.positions, first, range.end};
 #pragma unroll
@@ -166,7 +169,7 @@ class Decode {
     } else if (factor_.negative()) {
       negate(s);
     }
-    if (Variant::kHasMask && !range.all_visible(begin)) {
+    if (Variant::kHasMask && !range.all_visible(begin, Stream::kStepKeys)) {
       describe(item);
       const FragmentKeys columns = {key_list(p_, item), first, range.end};
 #pragma unroll
@@ -174,23 +177,18 @@ class Decode {
     }
     if (range.end - first < Stream::kRows) hide_past_end<Variant>(s, range.end - first);
     if constexpr (Variant::kSoftmax) {
+      const float tops[2] = {top_of_row(s, 0), top_of_row(s, 1)};
       float correction[2];
-      if (raise_maxima(state_, s, factor_.to_base2, correction)) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) state_.l[half] *= correction[half];
-#pragma unroll
-        for (int n = 0; n < kSumTiles; ++n) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) o_[n][j] *= correction[j / 2];
-        }
-      }
+      if (raise_maxima(state_, tops, factor_.to_base2, correction)) correct_sums(correction, o_);
       weigh(state_, s[0], factor_.to_base2);
       weigh(state_, s[1], factor_.to_base2);
     }
-    pack_weights<T>(s[0], s[1], weights);
   }
 
-  __device__ __forceinline__ void add_values(const u8* s_rows, const u32 (&weights)[4]) {
+  __device__ __forceinline__ void add_values(const abi::WorkItem& item, const u8* s_rows, float (&s)[2][4]) {
+    if constexpr (Stream::kValueScales) scale_keys(own_scales(), value_plane<c>(p_.segments[item.segment]).global_scale, s);
+    u32 weights[4];
+    pack_weights<T>(s[0], s[1], weights);
 #pragma unroll
     for (int load = 0; load < kValueLoads; ++load) {
       u32 b[Values::kTilesPerLoad][2];
@@ -292,6 +290,7 @@ template <Config c, class Variant>
 __device__ __forceinline__ void run_decode(const Args& p) {
   static_assert(DecodeShape<c>::kSharedBytes <= c.shared_bytes);
   ptx::wait_for_previous_grid();
+  prefetch_plan(p);
   const typename Variant::Params params = Variant::load_params(p);
   Decode<c, Variant> decode(p, params, ptx::shared_memory());
   decode.run(unit_items(p));

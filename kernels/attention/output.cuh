@@ -133,8 +133,8 @@ struct RowWriter {
   bool aligned;
 
   /// Row `row` of a tile that ends with `item`.
-  static __device__ __forceinline__ RowWriter make(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item, int row,
-                                                   RowState state, float value_factor) {
+  static __device__ __forceinline__ RowWriter make(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item,
+                                                   int row, RowState state, float value_factor) {
     if (item.part_row < 0) return final_row(p, params, item.row_begin + row, item.kv_head, state, value_factor);
     const i64 part = static_cast<i64>(item.part_row) + row;
     return {.p = p,

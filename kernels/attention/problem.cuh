@@ -25,14 +25,18 @@ struct UnitItems {
   const abi::WorkItem* end;
 };
 
-/// Items of this block's unit, from their fixed places in the blob. Items with row_count 0 are padding.
-__device__ __forceinline__ UnitItems unit_items(const Args& p) {
-  constexpr i64 kUnitBegin = (static_cast<i64>(sizeof(abi::PlanHeader)) + 63) / 64 * 64;
+/// The arrays unit_begin and items are at fixed places in the blob.
+constexpr i64 kUnitBeginAt = (static_cast<i64>(sizeof(abi::PlanHeader)) + 63) / 64 * 64;
+__device__ __forceinline__ const abi::WorkItem* all_items(const Args& p) {
   const u8* blob = reinterpret_cast<const u8*>(p.plan);
-  const i32* unit_begin = reinterpret_cast<const i32*>(blob + kUnitBegin);
-  const auto* items = reinterpret_cast<const abi::WorkItem*>(blob + kUnitBegin + (4 * (static_cast<i64>(p.num_units) + 1) + 63) / 64 * 64);
+  return reinterpret_cast<const abi::WorkItem*>(blob + kUnitBeginAt + (4 * (static_cast<i64>(p.num_units) + 1) + 63) / 64 * 64);
+}
+
+/// Items of this block's unit. Items with row_count 0 are padding.
+__device__ __forceinline__ UnitItems unit_items(const Args& p) {
+  const i32* unit_begin = reinterpret_cast<const i32*>(reinterpret_cast<const u8*>(p.plan) + kUnitBeginAt);
   const i32 unit = p.first_unit + ptx::block_idx();
-  return {items + unit_begin[unit], items + unit_begin[unit + 1]};
+  return {all_items(p) + unit_begin[unit], all_items(p) + unit_begin[unit + 1]};
 }
 
 __device__ __forceinline__ bool is_first(const abi::WorkItem& item) { return (item.flags & abi::WorkItem::kFirst) != 0; }

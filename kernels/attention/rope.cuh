@@ -17,7 +17,9 @@ __device__ __forceinline__ Rotation rotation(u64 turns) {
   const float x = static_cast<float>(rest) * 1.46291807926715968e-9F;                  // 2 pi / 2^32
   const float z = x * x;
   // Taylor: the terms left out are below 2.5e-8 for |x| <= pi / 4.
-  const float sin = x + x * (z * (-1.66666666666666667e-1F + z * (8.33333333333333333e-3F + z * (-1.98412698412698413e-4F + z * 2.75573192239858907e-6F))));
+  const float sin =
+      x +
+      x * (z * (-1.66666666666666667e-1F + z * (8.33333333333333333e-3F + z * (-1.98412698412698413e-4F + z * 2.75573192239858907e-6F))));
   const float cos = 1.0F + z * (-0.5F + z * (4.16666666666666667e-2F + z * (-1.38888888888888889e-3F + z * 2.48015873015873016e-5F)));
   const bool swap = (quarter & 1U) != 0;
   const float a = swap ? sin : cos;

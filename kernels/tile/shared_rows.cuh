@@ -34,7 +34,7 @@ struct LaneRows {
 
   __device__ __forceinline__ LaneRows(int lane_row, int lane_chunk)
       : base(lane_row * Rows::kStride + (Rows::kSwizzled ? lane_chunk ^ (lane_row & 7) : lane_chunk) * kChunkBytes) {}
-  /// lane_chunk is 0 or 1.
+  /// lane_chunk is 0 or 1; 2 and 3 too where all chunk_pairs are even.
   __device__ __forceinline__ int at(int row8, int chunk_pair) const {
     const int chunk = 2 * chunk_pair;
     if constexpr (Rows::kSwizzled) return (base ^ ((chunk & 7) * kChunkBytes)) + (chunk >> 3) * 8 * kChunkBytes + row8 * 8 * Rows::kStride;

@@ -16,12 +16,12 @@ namespace girih::attention {
 
 /// One kernel, ready to be compiled and launched.
 struct CudaKernel {
-  std::string name;            // extern "C" entry, e.g. attention_32x8_d128_..._mma_decode
-  std::string family;          // "floor", "mma"
-  std::string source;          // about ten lines around one include
-  int num_threads = 0;         // a block
+  std::string name;     // extern "C" entry, e.g. attention_32x8_d128_..._mma_decode
+  std::string family;   // "floor", "mma"
+  std::string source;   // about ten lines around one include
+  int num_threads = 0;  // a block
   std::int64_t shared_bytes = 0;
-  int blocks_per_sm = 1;       // what the grid is sized for; the kernel is compiled to fit
+  int blocks_per_sm = 1;  // what the grid is sized for; the kernel is compiled to fit
 };
 
 /// Both tile classes of a schedule. Kernels of equal source are one entry of the cache.

@@ -1,4 +1,5 @@
-// The floor family's tiles. It takes every spec; tiles are as large as registers and 64 KiB of shared memory (the least of all chips) allow.
+// The floor family's tiles. It takes every spec; tiles are as large as registers and 64 KiB of shared memory (the least of all chips)
+// allow.
 #include <algorithm>
 
 #include "attention/cuda_family.h"
@@ -51,7 +52,9 @@ CudaTile floor_tile(const CudaRequest& request, int tile_class) {
   const std::int64_t per_sm = std::max<std::int64_t>(request.device.shared_per_sm, 64 << 10) - (4 << 10);
   tile.stages = 3 * shared_bytes(spec, shape, true) <= per_sm ? 2 : 1;
   tile.shared_bytes = shared_bytes(spec, shape, tile.stages == 2);
-  tile.blocks_per_sm = static_cast<int>(std::clamp<std::int64_t>(per_sm / tile.shared_bytes, 1, 3));
+  // Three blocks leave a thread 168 registers; those of long heads need more.
+  const std::int64_t most = std::max(spec.head_dim_qk, spec.head_dim_vo) > 256 ? 2 : 3;
+  tile.blocks_per_sm = static_cast<int>(std::clamp<std::int64_t>(per_sm / tile.shared_bytes, 1, most));
   // Work of a block of keys is that of a full tile, whatever rows the item has: staging, then rows x keys x dims products.
   const std::int64_t dims = spec.head_dim_qk + spec.head_dim_vo;
   tile.tune = {.tile_rows = shape.rows,

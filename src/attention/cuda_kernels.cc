@@ -39,12 +39,12 @@ std::string print_config(const AttentionSpec& s, const CudaTile& tile, int tile_
   text += fmt::format(",\n    .q_type = Type::{}, .k_type = Type::{}, .v_type = Type::{}, .o_type = Type::{}", name(s.q_dtype),
                       name(s.k_dtype), name(s.v_dtype), name(s.o_dtype));
   text += fmt::format(", .k_scale = Scale::{}, .v_scale = Scale::{}, .v_is_k = {}", scale_name(s.k_scale), scale_name(s.v_scale), s.v_is_k);
-  text += fmt::format(",\n    .lse = Lse::{}, .partial_state = {}, .batch_invariant = {}", lse_name(s.lse), s.partial_state,
-                      s.batch_invariant);
-  return text + fmt::format(",\n    .tile_class = {}, .tile_rows = {}, .kv_block = {}, .threads = {}, .stages = {}, .warps_rows = {}, "
-                            ".shared_bytes = {}",
-                            tile_class, tile.tune.tile_rows, tile.tune.kv_block, tile.threads, tile.stages, tile.warps_rows,
-                            tile.shared_bytes);
+  text +=
+      fmt::format(",\n    .lse = Lse::{}, .partial_state = {}, .batch_invariant = {}", lse_name(s.lse), s.partial_state, s.batch_invariant);
+  return text + fmt::format(
+                    ",\n    .tile_class = {}, .tile_rows = {}, .kv_block = {}, .threads = {}, .stages = {}, .warps_rows = {}, "
+                    ".shared_bytes = {}",
+                    tile_class, tile.tune.tile_rows, tile.tune.kv_block, tile.threads, tile.stages, tile.warps_rows, tile.shared_bytes);
 }
 
 CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, const CudaTile& tile, int tile_class) {
@@ -113,7 +113,8 @@ CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Progra
 
 void check_cuda_limits(const AttentionLimits& limits) {
   if (limits.max_segments > abi::kMaxCudaSegments) {
-    fail(Code::unsupported, kOp, "limits.max_segments={}; on CUDA at most {} segments are supported, since their pointers are kernel parameters",
+    fail(Code::unsupported, kOp,
+         "limits.max_segments={}; on CUDA at most {} segments are supported, since their pointers are kernel parameters",
          limits.max_segments, abi::kMaxCudaSegments);
   }
 }

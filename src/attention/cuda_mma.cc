@@ -11,7 +11,6 @@
 namespace girih::attention {
 namespace {
 
-constexpr int kStepKeys = 64;
 constexpr int kDecodeRows = 16;
 constexpr int kMaxDim = 256;
 constexpr std::int64_t kReservedPerBlock = 1024;  // shared memory that the driver takes of each block
@@ -24,7 +23,7 @@ std::int64_t row_stride(std::int64_t row_bytes) {
 
 struct Rows {
   std::int64_t key, value, query;  // bytes of a row, padded
-  std::int64_t slot;               // of the ring
+  std::int64_t stored;             // of a key in the ring
 };
 
 Rows rows_of(const AttentionSpec& spec) {
@@ -32,17 +31,29 @@ Rows rows_of(const AttentionSpec& spec) {
   r.key = round_up(bytes(spec.k_dtype, spec.head_dim_qk), 32);
   r.value = spec.v_is_k ? r.key : round_up(bytes(spec.v_dtype, spec.head_dim_vo), 32);
   r.query = r.key * 16 / bits(spec.k_dtype);
-  r.slot = kStepKeys * std::max(row_stride(r.key), row_stride(r.value));
+  r.stored = std::max(row_stride(r.key), row_stride(r.value));
   return r;
 }
 
 struct Shape {
   int tile_rows, threads, blocks_per_sm, slots;
+  int kv_block = 64;
+  int warps_rows = 1;
 };
+
+/// mma_wide.cuh: V of more dims than a warp can sum.
+bool is_wide(const AttentionSpec& spec) { return spec.v_is_k && spec.head_dim_vo > kMaxDim; }
+bool has_key_scales(const AttentionSpec& spec) {
+  return spec.k_scale == ScaleGranularity::token_head || spec.v_scale == ScaleGranularity::token_head;
+}
 
 std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
   const Rows r = rows_of(request.spec);
-  const std::int64_t ring = shape.slots * r.slot;
+  const std::int64_t ring = shape.slots * shape.kv_block * (r.stored + (has_key_scales(request.spec) ? 4 : 0));
+  if (is_wide(request.spec)) {
+    const std::int64_t sharers = shape.threads / 32 / shape.warps_rows;
+    return ring + shape.tile_rows * (row_stride(r.query) + row_stride(2 * shape.kv_block) + sharers * 4) + 16;
+  }
   if (shape.tile_rows <= kDecodeRows) {
     const std::int64_t warps = shape.threads / 32;
     return ring + warps * 8 * round_up(request.spec.head_dim_vo, 32) * 4 + warps * 16 * 8 + 16;
@@ -73,18 +84,26 @@ constexpr std::array<Shape, 6> kPrefillShapes = {{{128, 128, 2, 4},
 /// O of more than 128 dims leaves a warp room for 16 rows.
 constexpr std::array<Shape, 4> kWidePrefillShapes = {{{128, 256, 1, 4}, {128, 256, 1, 2}, {64, 128, 1, 4}, {64, 128, 1, 2}}};
 
+/// MLA. Few rows are bound by memory: short steps keep more of them under way.
+constexpr std::array<Shape, 3> kWideSmallShapes = {{{16, 128, 1, 5, 32}, {16, 128, 1, 3, 32}, {16, 128, 1, 2, 32}}};
+constexpr std::array<Shape, 4> kWideLargeShapes = {
+    {{64, 256, 1, 2, 64, 2}, {32, 128, 1, 3, 32}, {32, 128, 1, 2, 32}, {16, 128, 1, 2, 32}}};
+/// 8-bit keys come by sixteens.
+constexpr std::array<Shape, 2> kWideSmallShapes8 = {{{16, 128, 1, 4, 64}, {16, 128, 1, 2, 64}}};
+constexpr std::array<Shape, 3> kWideLargeShapes8 = {{{64, 256, 1, 3, 64, 2}, {64, 256, 1, 2, 64, 2}, {16, 128, 1, 2, 64}}};
+
 /// tile_rows 0: none fits.
 Shape shape_of(const CudaRequest& request, int tile_class) {
   const auto first = [&](const auto& shapes) {
     const auto found = std::find_if(shapes.begin(), shapes.end(), [&](const Shape& s) { return fits(request, s); });
     return found == shapes.end() ? Shape{} : *found;
   };
+  if (is_wide(request.spec)) {
+    if (bits(request.spec.k_dtype) == 8) return tile_class == kSmall ? first(kWideSmallShapes8) : first(kWideLargeShapes8);
+    return tile_class == kSmall ? first(kWideSmallShapes) : first(kWideLargeShapes);
+  }
   if (tile_class == kSmall) return first(kDecodeShapes);
   return request.spec.head_dim_vo > 128 ? first(kWidePrefillShapes) : first(kPrefillShapes);
-}
-
-bool takes_scale(ScaleGranularity g) {
-  return g == ScaleGranularity::none || g == ScaleGranularity::tensor || g == ScaleGranularity::head;
 }
 
 std::string mma_refusal(const CudaRequest& request, int tile_class) {
@@ -95,11 +114,13 @@ std::string mma_refusal(const CudaRequest& request, int tile_class) {
   for (const DType kv : {s.k_dtype, s.v_dtype}) {
     if (kv != s.q_dtype && kv != DType::e4m3 && kv != DType::e5m2 && kv != DType::i8) return "K and V must have Q's type or an 8-bit one";
   }
-  if (!takes_scale(s.k_scale) || !takes_scale(s.v_scale)) return "scales must be of a tensor or a head";
   if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";
   if (!v.softmax && s.q_dtype == DType::f16) return "weights that are no softmax may exceed f16";
-  if (s.v_is_k && s.head_dim_vo > kMaxDim) return "MLA's 512 dims of V";
-  if (s.head_dim_qk > kMaxDim || s.head_dim_vo > kMaxDim) return "head dims must be at most 256";
+  if (is_wide(s)) {
+    if (s.head_dim_vo != 512 || s.head_dim_qk > 576 || s.head_dim_qk % 32 != 0) return "MLA must have 512 dims of V within at most 576 of K";
+  } else if (s.head_dim_qk > kMaxDim || s.head_dim_vo > kMaxDim) {
+    return "head dims must be at most 256";
+  }
   if (s.head_dim_qk % 8 != 0 || s.head_dim_vo % 8 != 0) return "head dims must be multiples of 8";
   if (s.head_dim_rope > 0) {
     if (s.k_scale != ScaleGranularity::none) return "quantised K in two tensors";
@@ -115,15 +136,16 @@ CudaTile mma_tile(const CudaRequest& request, int tile_class) {
   tile.threads = shape.threads;
   tile.blocks_per_sm = shape.blocks_per_sm;
   tile.stages = shape.slots;
+  tile.warps_rows = shape.warps_rows;
   tile.shared_bytes = shared_bytes(request, shape);
   tile.math = variant::CudaMath::approximate;
   if (tile_class == kSmall) {
     // Bound by memory: a step costs its bytes, whatever rows it serves. Starting and ending a tile is worth about a step of 32 KiB.
-    const std::int64_t step = std::max<std::int64_t>(1, 2 * rows_of(request.spec).slot / 2048);
-    tile.tune = {.tile_rows = shape.tile_rows, .kv_block = kStepKeys, .cost_piece = 16, .cost_block = step, .cost_block_row = 0};
+    const std::int64_t step = std::max<std::int64_t>(1, 2 * shape.kv_block * rows_of(request.spec).stored / 2048);
+    tile.tune = {.tile_rows = shape.tile_rows, .kv_block = shape.kv_block, .cost_piece = 16, .cost_block = step, .cost_block_row = 0};
   } else {
     // Rows come in operands of a warp; the copies of a step are the same for all.
-    tile.tune = {.tile_rows = shape.tile_rows, .kv_block = kStepKeys, .cost_piece = 384, .cost_block = 64, .cost_block_row = 1};
+    tile.tune = {.tile_rows = shape.tile_rows, .kv_block = shape.kv_block, .cost_piece = 384, .cost_block = 64, .cost_block_row = 1};
   }
   return tile;
 }

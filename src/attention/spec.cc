@@ -12,8 +12,8 @@ namespace girih {
 std::vector<AttentionCapability> attention_capabilities() {
   const std::vector<DType> plain = {DType::f32, DType::f16, DType::bf16};
   const std::vector<DType> stored = {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8, DType::nvfp4, DType::mxfp4};
-  const std::vector<std::string> all = {"ragged", "paged",       "strided_table", "per_head_table", "page_pos", "cascade",
-                                        "mla",    "two_part_qk", "rope",          "mask",           "logits",   "transforms",
+  const std::vector<std::string> all = {"ragged", "paged",       "strided_table", "per_head_table", "page_pos",       "cascade",
+                                        "mla",    "two_part_qk", "rope",          "mask",           "logits",         "transforms",
                                         "sink",   "softmax_off", "lse",           "partial_state",  "batch_invariant"};
   const auto row = [&](DeviceKind device, std::string family) {
     return AttentionCapability{.device = device,

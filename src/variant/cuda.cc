@@ -65,8 +65,8 @@ class HookPrinter {
     std::string text = fmt::format("  static constexpr bool {} = true;\n  struct {} {{{} }};\n", hook_.flag, hook_.type, members);
     text += function(fmt::format("{} {}_row", hook_.type, hook_.name), hook_.fixed, body(true), fmt::format("{{{}}}", values));
     const std::size_t last = code_.instructions.size() - 1;
-    text += function(fmt::format("{} {}", type_name(at(last).type), hook_.name),
-                     fmt::format("const {}& u, {}", hook_.type, hook_.lane), body(false), operand(last, false));
+    text += function(fmt::format("{} {}", type_name(at(last).type), hook_.name), fmt::format("const {}& u, {}", hook_.type, hook_.lane),
+                     body(false), operand(last, false));
     return text;
   }
 
@@ -112,8 +112,8 @@ class HookPrinter {
 
   static std::string function(std::string_view signature, std::string_view parameters, const std::string& statements,
                               std::string_view result) {
-    return fmt::format("  static __device__ __forceinline__ {}(const Params& params, {}) {{\n{}    return {};\n  }}\n",
-                       signature, parameters, statements, result);
+    return fmt::format("  static __device__ __forceinline__ {}(const Params& params, {}) {{\n{}    return {};\n  }}\n", signature,
+                       parameters, statements, result);
   }
 
   std::string body(bool uniform) const {
@@ -252,18 +252,20 @@ std::string print_params(const Program& program) {
     }
   }
   if (members.empty()) return {};
-  return fmt::format("  struct Params {{\n    const Args& args;\n{}  }};\n"
-                     "  static __device__ __forceinline__ Params load_params(const Args& p) {{ return {{p{}}}; }}\n",
-                     members, values);
+  return fmt::format(
+      "  struct Params {{\n    const Args& args;\n{}  }};\n"
+      "  static __device__ __forceinline__ Params load_params(const Args& p) {{ return {{p{}}}; }}\n",
+      members, values);
 }
 
 std::string print_rope(const CudaRope& rope) {
   if (rope.turns.empty()) return {};
-  std::string text = fmt::format("  static constexpr bool kHasRope = true, kRopeInterleave = {};\n"
-                                 "  static constexpr int kRopeBegin = {}, kRopePairs = {};\n"
-                                 "  static __device__ __forceinline__ u64 rope_turns(int pair) {{\n"
-                                 "    static constexpr u64 kTurns[kRopePairs] = {{",
-                                 rope.interleave, rope.begin, rope.turns.size());
+  std::string text = fmt::format(
+      "  static constexpr bool kHasRope = true, kRopeInterleave = {};\n"
+      "  static constexpr int kRopeBegin = {}, kRopePairs = {};\n"
+      "  static __device__ __forceinline__ u64 rope_turns(int pair) {{\n"
+      "    static constexpr u64 kTurns[kRopePairs] = {{",
+      rope.interleave, rope.begin, rope.turns.size());
   for (std::size_t i = 0; i < rope.turns.size(); ++i) {
     text += fmt::format("{}0x{:x}", i == 0 ? "" : i % 8 == 0 ? ",\n      " : ", ", rope.turns[i]);
   }
@@ -288,8 +290,9 @@ std::string print_cuda(const Program& program, const CudaRope& rope, CudaMath ma
   print_flag(text, program.value.uses(Var::kv_pos), "kValuePos");
   print_flag(text, program.logits.uses(Var::kv_pos), "kLogitsPos");
   print_flag(text, program.mask.uses(Var::q_head), "kMaskByHead");
-  const std::pair<const Code*, const HookText*> hooks[] = {{&program.query, &kQuery}, {&program.key, &kKey},   {&program.value, &kValue},
-                                                           {&program.logits, &kLogits}, {&program.mask, &kMask}, {&program.output, &kOutput}};
+  const std::pair<const Code*, const HookText*> hooks[] = {{&program.query, &kQuery}, {&program.key, &kKey},
+                                                           {&program.value, &kValue}, {&program.logits, &kLogits},
+                                                           {&program.mask, &kMask},   {&program.output, &kOutput}};
   for (const auto& [code, hook] : hooks) {
     if (!code->empty()) text += HookPrinter(program, *code, *hook, math).print();
   }

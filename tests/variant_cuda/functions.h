@@ -21,6 +21,9 @@ struct CudaVariant {
   float (*sink)(const void* args, std::int64_t q_head);
 };
 
+/// rope.cuh's rotation(): cos and sin of an angle in 2^-64 turns.
+void cuda_rotation(std::uint64_t turns, float* cos, float* sin);
+
 extern const CudaVariant kCudaVariants[];  // one per case, in the order of variant_cuda_cases()
 
 }  // namespace girih::test

@@ -13,7 +13,11 @@ int main() {
     fmt::print("namespace v{} {{  // {}\n{}}}\n", i, cases[i].name,
                girih::variant::print_cuda(cases[i].program, {}, girih::variant::CudaMath::exact));
   }
-  fmt::print("}}  // namespace girih::attention\nnamespace girih::test {{\nconst CudaVariant kCudaVariants[] = {{\n");
+  fmt::print("}}  // namespace girih::attention\nnamespace girih::test {{\n");
+  fmt::print(
+      "void cuda_rotation(std::uint64_t turns, float* cos, float* sin) {{\n"
+      "  const attention::Rotation r = attention::rotation(turns);\n  *cos = r.cos;\n  *sin = r.sin;\n}}\n");
+  fmt::print("const CudaVariant kCudaVariants[] = {{\n");
   for (std::size_t i = 0; i < cases.size(); ++i) fmt::print("  attention::Wrapped<attention::v{}::Variant>::table(),\n", i);
   fmt::print("}};\n}}  // namespace girih::test\n");
   return 0;

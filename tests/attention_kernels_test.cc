@@ -1,0 +1,204 @@
+// Which CUDA kernel is chosen and what its text says; and the floor family's kernels built by NVRTC: every kind of spec on some
+// architecture, what a Llama needs on all of them, none with spills.
+// ctest: shards=2 timeout=600
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <string>
+#include <vector>
+
+#include "attention/cuda.h"
+#include "attention/spec.h"
+#include "girih/error.h"
+#include "jit/compiler.h"
+#include "jit/nvrtc.h"
+
+namespace girih {
+namespace {
+
+struct Target {
+  int arch;
+  std::int64_t shared_per_block, shared_per_sm;  // KiB
+};
+
+constexpr Target kTargets[] = {{75, 64, 64},    {80, 163, 164},  {86, 99, 100},   {87, 163, 164}, {89, 99, 100}, {90, 227, 228},
+                               {100, 227, 228}, {103, 227, 228}, {110, 227, 228}, {120, 99, 100}, {121, 99, 100}};
+
+cuda::DeviceInfo device_of(const Target& t) {
+  return {.name = "test",
+          .arch = t.arch,
+          .num_sms = 100,
+          .shared_per_block = t.shared_per_block << 10,
+          .shared_per_sm = t.shared_per_sm << 10,
+          .l2_bytes = 32 << 20,
+          .memory_bytes = std::int64_t{16} << 30};
+}
+
+AttentionSpec llama() {
+  AttentionSpec s{.num_qo_heads = 32, .num_kv_heads = 8, .head_dim_qk = 128, .lse = LseKind::natural};
+  s.variant.mask = variants::causal();
+  return s;
+}
+
+void set_kv(AttentionSpec& s, DType k, ScaleGranularity k_scale, DType v, ScaleGranularity v_scale) {
+  s.k_dtype = k;
+  s.k_scale = k_scale;
+  s.v_dtype = v;
+  s.v_scale = v_scale;
+}
+
+struct Named {
+  const char* name;
+  AttentionSpec spec;
+};
+
+std::vector<Named> specs() {
+  std::vector<Named> all;
+  const auto add = [&](const char* name) -> AttentionSpec& {
+    all.push_back({name, llama()});
+    return all.back().spec;
+  };
+  add("llama");
+  AttentionSpec& mla = add("mla");
+  mla = {.num_qo_heads = 128, .num_kv_heads = 1, .head_dim_qk = 576, .head_dim_vo = 512, .head_dim_rope = 64, .v_is_k = true};
+  mla.variant.mask = variants::causal();
+  AttentionSpec& sinks = add("sinks");
+  sinks.num_qo_heads = 64;
+  sinks.head_dim_qk = 64;
+  sinks.variant.mask = variants::sliding_window(128);
+  sinks.variant.sink = variants::sinks();
+  AttentionSpec& f32 = add("f32");
+  f32.q_dtype = f32.o_dtype = DType::f32;
+  set_kv(f32, DType::f32, ScaleGranularity::none, DType::f32, ScaleGranularity::none);
+  set_kv(add("fp8"), DType::e4m3, ScaleGranularity::head, DType::e5m2, ScaleGranularity::tensor);
+  set_kv(add("i8_nvfp4"), DType::i8, ScaleGranularity::token_head, DType::nvfp4, ScaleGranularity::block);
+  AttentionSpec& rope = add("rope");
+  rope.variant.rope.emplace().theta = 500000.0;
+  rope.variant.query = variants::rms_norm("q_norm", 1e-6F);
+  rope.variant.key = variants::rms_norm("k_norm", 1e-6F);
+  add("soft_cap").variant.logits = variants::soft_cap(50.0F);
+  AttentionSpec& sigmoid = add("sigmoid");
+  sigmoid.lse = LseKind::none;
+  sigmoid.variant.softmax = false;
+  sigmoid.variant.logits = variants::sigmoid_logits(-3.0F);
+  add("invariant").batch_invariant = true;
+  add("wide").head_dim_qk = 1024;
+  AttentionSpec& custom = add("custom");
+  custom.head_dim_qk = 80;
+  custom.num_qo_heads = 40;
+  custom.variant.mask = variants::custom_mask();
+  custom.variant.output = x() * 2.0;
+  return all;
+}
+
+attention::CudaKernels choose(const AttentionSpec& given, const Target& target, std::string_view family = "floor") {
+  const variant::Program program = variant::compile(given.variant);
+  const AttentionSpec spec = attention::normalise(given, program, DeviceKind::cuda);
+  return attention::choose_cuda_kernels(spec, program, device_of(target), family);
+}
+
+void expect_compiles(const jit::Nvrtc& nvrtc, const attention::CudaKernel& kernel, const Target& target) {
+  SCOPED_TRACE(kernel.name + " sm_" + std::to_string(target.arch));
+  const jit::Cubin cubin = jit::compile(nvrtc, jit::make_recipe({kernel.name, kernel.source, cuda::nvrtc_arch(target.arch)}));
+  EXPECT_EQ(cubin.resources.spill_stores + cubin.resources.spill_loads, 0);
+  EXPECT_EQ(cubin.resources.stack_bytes, 0);
+  EXPECT_EQ(cubin.resources.static_shared, 0);
+  EXPECT_LE(kernel.shared_bytes, target.shared_per_block << 10);
+  EXPECT_LE(kernel.blocks_per_sm * (kernel.shared_bytes + 1024), target.shared_per_sm << 10);
+  EXPECT_LE(cubin.resources.registers * kernel.num_threads * kernel.blocks_per_sm, 65536);
+}
+
+TEST(AttentionKernels, FloorTakesEverySpecSomewhere) {
+  const auto nvrtc = jit::Nvrtc::load({});
+  std::size_t next = 0;
+  for (const Named& named : specs()) {
+    for (int c = 0; c < attention::kNumClasses; ++c) {
+      const Target& target = kTargets[next++ % std::size(kTargets)];
+      expect_compiles(*nvrtc, choose(named.spec, target).classes[c], target);
+    }
+  }
+}
+
+TEST(AttentionKernels, FloorTakesLlamaEverywhere) {
+  const auto nvrtc = jit::Nvrtc::load({});
+  for (const Target& target : kTargets) {
+    for (const attention::CudaKernel& kernel : choose(llama(), target).classes) expect_compiles(*nvrtc, kernel, target);
+  }
+}
+
+TEST(AttentionKernels, FloorFitsEveryDeviceAtEveryHeadDim) {
+  for (const Target& target : kTargets) {
+    for (const int qk : {1, 7, 40, 64, 100, 128, 130, 192, 256, 300, 512, 576, 640, 641, 800, 1023, 1024}) {
+      for (const int vo : {1, 64, 129, 512, 1024}) {
+        AttentionSpec s = llama();
+        s.head_dim_qk = qk;
+        s.head_dim_vo = vo;
+        for (const attention::CudaKernel& kernel : choose(s, target).classes) {
+          ASSERT_LE(kernel.shared_bytes, target.shared_per_block << 10) << qk << ' ' << vo << ' ' << target.arch;
+          ASSERT_LE(kernel.blocks_per_sm * (kernel.shared_bytes + 1024), target.shared_per_sm << 10)
+              << qk << ' ' << vo << ' ' << target.arch;
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionKernels, TextSaysWhatDiffersAndNothingElse) {
+  const Target& target = kTargets[5];
+  const attention::CudaKernels a = choose(llama(), target);
+  for (const attention::CudaKernel& kernel : a.classes) {
+    for (const char c : kernel.name) ASSERT_TRUE(std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_') << kernel.name;
+    EXPECT_NE(kernel.source.find("extern \"C\" __global__ void __launch_bounds__"), std::string::npos);
+    EXPECT_NE(kernel.source.find(kernel.name + "(const __grid_constant__"), std::string::npos);
+  }
+  EXPECT_NE(a.classes[0].source, a.classes[1].source);
+  AttentionSpec scaled = llama();
+  scaled.sm_scale = 0.125;
+  scaled.variant.name = "renamed";
+  EXPECT_EQ(choose(scaled, target).classes[0].source, a.classes[0].source) << "an argument of the launch";
+  for (const Named& named : specs()) {
+    if (std::string(named.name) != "llama") {
+      EXPECT_NE(choose(named.spec, target).classes[0].source, a.classes[0].source) << named.name;
+    }
+  }
+}
+
+TEST(AttentionKernels, TunesAgreeWithThePlanner) {
+  for (const Named& named : specs()) {
+    for (const Target& target : kTargets) {
+      const attention::Tune tune = choose(named.spec, target).tune;
+      for (const attention::ClassTune& c : tune.classes) {
+        EXPECT_EQ(tune.invariant_chunk % c.kv_block, 0) << named.name;
+        EXPECT_GT(c.cost_piece, 0) << named.name;
+        EXPECT_GT(c.cost_block + c.cost_block_row, 0) << named.name;
+      }
+      EXPECT_GE(tune.classes[0].tile_rows, tune.small_rows) << named.name;
+    }
+  }
+}
+
+/// The message of the error that f throws.
+template <typename F>
+std::string refusal(Code code, const F& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), code);
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+TEST(AttentionKernels, RefusalsNameTheReason) {
+  EXPECT_NE(refusal(Code::unsupported, [] { choose(llama(), {70, 96, 96}); }).find("sm_70"), std::string::npos);
+  EXPECT_NE(refusal(Code::invalid_argument, [] { choose(llama(), kTargets[0], "fast"); }).find("floor"), std::string::npos);
+  EXPECT_NE(refusal(Code::unsupported, [] { choose(llama(), {90, 8, 8}); }).find("shared memory"), std::string::npos);
+  AttentionLimits limits{.max_segments = abi::kMaxCudaSegments};
+  EXPECT_NO_THROW(attention::check_cuda_limits(limits));
+  ++limits.max_segments;
+  EXPECT_NE(refusal(Code::unsupported, [&] { attention::check_cuda_limits(limits); }).find("max_segments=7"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace girih

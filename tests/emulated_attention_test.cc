@@ -1,0 +1,125 @@
+// The CUDA attention kernels, as generated, under the emulator: planned for a made-up GPU of three multiprocessors, launched class by
+// class, compared with the reference. All cases run whose kernels tests/emulator/cases.h asks for: in order, then interleaved at random.
+// ctest: emulated-kernels shards=4 timeout=600
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "attention/spec.h"
+#include "cases/attention.h"
+#include "cases/check.h"
+#include "emulator/cases.h"
+#include "emulator/cuda_run.h"
+#include "emulator/emulator.h"
+#include "emulator/kernels.h"
+
+namespace girih::emulator {
+namespace {
+
+/// Null where a kernel is not built in.
+const EmulatedKernel* find(const attention::CudaKernel& kernel) {
+  static const std::map<std::uint64_t, const EmulatedKernel*> kByHash = [] {
+    std::map<std::uint64_t, const EmulatedKernel*> map;
+    for (const EmulatedKernel& k : emulated_kernels()) map.emplace(k.source_hash, &k);
+    return map;
+  }();
+  const auto found = kByHash.find(source_hash(kernel.source));
+  return found == kByHash.end() ? nullptr : found->second;
+}
+
+attention::CudaKernels kernels_of(const cases::AttentionCase& c, std::string_view family) {
+  const variant::Program program = variant::compile(c.spec.variant);
+  return attention::choose_cuda_kernels(attention::normalise(c.spec, program, DeviceKind::cuda), program, emulated_device(), family);
+}
+
+/// A case and how its kernels are chosen: "" = by the library, or a family's name.
+struct CaseRun {
+  cases::AttentionCase c;
+  std::string family;
+};
+void PrintTo(const CaseRun& run, std::ostream* out) { *out << run.c.name << ' ' << run.family; }
+
+const std::vector<CaseRun>& runs() {
+  static const std::vector<CaseRun> kRuns = [] {
+    std::vector<CaseRun> all;
+    for (const cases::AttentionCase& c : all_cases()) {
+      std::string chosen;
+      for (const std::string family : {"", "floor"}) {
+        const attention::CudaKernels kernels = kernels_of(c, family);
+        const std::string sources = kernels.classes[0].source + kernels.classes[1].source;
+        if (sources == chosen) continue;
+        chosen = sources;
+        if (find(kernels.classes[0]) != nullptr && find(kernels.classes[1]) != nullptr) all.push_back({c, family});
+      }
+    }
+    return all;
+  }();
+  return kRuns;
+}
+
+class EmulatedAttention : public testing::TestWithParam<CaseRun> {};
+
+TEST_P(EmulatedAttention, MatchesReference) {
+  const cases::Problem p(GetParam().c);
+  const auto state = make_schedule(p, GetParam().family);
+  Entries entries{};
+  for (std::size_t c = 0; c < entries.size(); ++c) entries[c] = find(state->cuda->kernels.classes[c])->entry;
+  const std::vector<ref::RowResult> expected = cases::reference(p);
+  std::vector<std::vector<std::byte>> in_order;
+  for (const std::uint64_t seed : {0, 1}) {
+    const cases::Outputs out = run_emulated(p, state, entries, seed);
+    ASSERT_TRUE(cases::matches(p, expected, out))
+        << state->cuda->kernels.classes[0].name << " and " << state->cuda->kernels.classes[1].family << ", seed " << seed;
+    // Which blocks and warps come first changes no bit.
+    if (seed == 0) {
+      in_order = out.all_bits();
+    } else {
+      ASSERT_EQ(out.all_bits(), in_order) << "seed " << seed;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, EmulatedAttention, testing::ValuesIn(runs()),
+                         [](const auto& info) { return info.param.c.name + (info.param.family.empty() ? "" : "_" + info.param.family); });
+
+/// A request's rows have the same bits in every batch.
+void expect_invariant(const std::string& family) {
+  const std::vector<cases::AttentionCase> all = invariant_cases();
+  std::map<std::int64_t, std::vector<std::vector<std::byte>>> rows;  // of each request
+  for (std::size_t i = 0; i < 3; ++i) {
+    const cases::Problem p(all[i]);
+    const auto state = make_schedule(p, family);
+    Entries entries{};
+    for (std::size_t c = 0; c < entries.size(); ++c) {
+      const EmulatedKernel* kernel = find(state->cuda->kernels.classes[c]);
+      ASSERT_NE(kernel, nullptr);
+      entries[c] = kernel->entry;
+    }
+    const cases::Outputs out = run_emulated(p, state, entries, i);
+    std::int64_t token = 0;
+    for (std::size_t r = 0; r < all[i].data_id.size(); ++r) {
+      std::vector<std::vector<std::byte>> bits;
+      for (std::int64_t t = 0; t < all[i].q_len[r]; ++t) bits.push_back(out.row_bits(token++));
+      const auto [known, first] = rows.emplace(all[i].data_id[r], bits);
+      EXPECT_TRUE(first || bits == known->second) << all[i].name << ", request " << all[i].data_id[r];
+    }
+  }
+}
+TEST(EmulatedInvariance, ChosenKernels) { expect_invariant(""); }
+TEST(EmulatedInvariance, Floor) { expect_invariant("floor"); }
+
+TEST(EmulatedKernels, AreAllUsed) {
+  std::set<std::uint64_t> used;
+  for (const CaseRun& run : runs()) {
+    for (const attention::CudaKernel& kernel : kernels_of(run.c, run.family).classes) used.insert(source_hash(kernel.source));
+  }
+  for (const EmulatedKernel& kernel : emulated_kernels()) EXPECT_TRUE(used.contains(kernel.source_hash)) << kernel.name;
+  EXPECT_GE(used.size(), 100U);
+}
+
+}  // namespace
+}  // namespace girih::emulator

@@ -1,0 +1,85 @@
+// One attention batch on the emulated GPU: the library's own schedule, plan and launch parameters for it, then both classes' kernels. What
+// a GPU would have in device memory is ordinary memory here, poisoned where it may hold anything.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "attention/check_args.h"
+#include "attention/cuda_state.h"
+#include "attention/plan.h"
+#include "cases/problem.h"
+#include "emulator/cases.h"
+#include "emulator/emulator.h"
+
+namespace girih::emulator {
+
+inline constexpr Device kEmulated{DeviceKind::cuda, 0};
+
+/// Kernels by class; null for a class that the schedule has no units for.
+using Entries = std::array<void (*)(abi::AttentionParams), attention::kNumClasses>;
+
+inline std::shared_ptr<const attention::ScheduleState> make_schedule(const cases::Problem& p, std::string_view family) {
+  return attention::make_cuda_state(emulated_device(), kEmulated.index, p.c.spec, p.limits, {.family = std::string(family)});
+}
+
+/// Bytes 0xff, aligned as device memory is.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(std::int64_t size) : size_(static_cast<std::size_t>(size + 63) / 64 * 64) {
+    data_.reset(static_cast<std::byte*>(std::aligned_alloc(64, std::max<std::size_t>(size_, 64))));
+    std::memset(data_.get(), 0xff, size_);
+  }
+  std::span<std::byte> bytes() { return {data_.get(), size_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::size_t size_;
+  std::unique_ptr<std::byte, Free> data_;
+};
+
+inline TensorView on_device(TensorView t) {
+  t.device = kEmulated;
+  return t;
+}
+
+/// Plans the problem's batch and runs it.
+inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_ptr<const attention::ScheduleState>& state,
+                                   const Entries& entries, std::uint64_t seed) {
+  Plan plan{Schedule(state)};
+  plan.update(p.batch);
+  const auto* header = reinterpret_cast<const abi::PlanHeader*>(plan.blob().data());
+  cases::Outputs out(p);
+  DeviceMemory workspace(state->workspace_bytes);
+  const AttentionArgs args{.q = on_device(p.q),
+                           .q_rope = on_device(p.q_rope),
+                           .segments = p.segment_data,
+                           .params = p.run_params,
+                           .o = on_device(out.o),
+                           .lse = on_device(out.lse),
+                           .workspace = workspace.bytes()};
+  const attention::CheckedArgs checked = attention::check_args(*state, plan.state(), args);
+  std::vector<std::int32_t> counters(static_cast<std::size_t>(header->merges.count));
+  abi::AttentionParams params = attention::cuda_params(*state, checked);
+  params.plan = header;
+  params.counters = counters.data();
+  for (int c = 0; c < attention::kNumClasses; ++c) {
+    const int units = attention::class_units(*state, c);
+    if (units == 0) continue;
+    const attention::CudaKernel& kernel = state->cuda->kernels.classes[c];
+    out.bf16_weights = out.bf16_weights || kernel.family != "floor";
+    attention::set_class(*state, checked, c, params);
+    launch(entries[static_cast<std::size_t>(c)], params,
+           {.num_blocks = units, .num_threads = kernel.num_threads, .shared_bytes = kernel.shared_bytes, .seed = seed});
+  }
+  for (const std::int32_t counter : counters) EXPECT_EQ(counter, 0) << "a merge was not performed";
+  return out;
+}
+
+}  // namespace girih::emulator

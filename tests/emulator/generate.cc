@@ -1,0 +1,98 @@
+// girih_emulated_kernels DIRECTORY SHARDS: writes the generated sources of the kernels that the specs of cases.h need, as C++ for the
+// emulator: shard_0.cc .. shard_N.cc, and kernels.cc, which lists them. Each source is as the library makes it but for two names: its
+// entry and its struct Variant are numbered, since many kernels share a file.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "attention/spec.h"
+#include "emulator/cases.h"
+#include "emulator/kernels.h"
+#include "girih/error.h"
+#include "variant/program.h"
+
+namespace girih::emulator {
+namespace {
+
+struct Numbered {
+  attention::CudaKernel kernel;
+  int number;
+};
+
+/// Distinct kernels of all specs, in order.
+std::vector<Numbered> choose_kernels() {
+  std::map<std::string, cases::AttentionCase> by_name;
+  for (cases::AttentionCase& c : all_cases()) by_name.emplace(c.name, c);
+  std::vector<Numbered> kernels;
+  std::set<std::string> seen;
+  for (const EmulatedSpec& wanted : kEmulatedSpecs) {
+    const auto found = by_name.find(std::string(wanted.case_name));
+    if (found == by_name.end()) throw std::runtime_error(fmt::format("no case is called {}", wanted.case_name));
+    const variant::Program program = variant::compile(found->second.spec.variant);
+    const AttentionSpec spec = attention::normalise(found->second.spec, program, DeviceKind::cuda);
+    for (const std::string_view family : {"", "floor"}) {
+      if (family == "floor" && !wanted.floor_too) continue;
+      for (attention::CudaKernel& kernel : attention::choose_cuda_kernels(spec, program, emulated_device(), family).classes) {
+        if (seen.insert(kernel.source).second) kernels.push_back({std::move(kernel), static_cast<int>(kernels.size())});
+      }
+    }
+  }
+  return kernels;
+}
+
+std::string renamed(const Numbered& k) {
+  std::string text = std::regex_replace(k.kernel.source, std::regex("\\bVariant\\b"), fmt::format("Variant_{}", k.number));
+  return std::regex_replace(text, std::regex("\\b" + k.kernel.name + "\\b"), fmt::format("emulated_{}", k.number));
+}
+
+void write(const std::string& path, const std::string& text) {
+  // A file that stays as it was is not compiled again.
+  std::ifstream old(path, std::ios::binary);
+  if (old && std::string(std::istreambuf_iterator<char>(old), {}) == text) return;
+  std::ofstream file(path, std::ios::binary);
+  if (!(file << text).flush()) throw std::runtime_error("cannot write " + path);
+}
+
+void generate(const std::string& directory, int num_shards) {
+  const std::vector<Numbered> kernels = choose_kernels();
+  for (int shard = 0; shard < num_shards; ++shard) {
+    std::string text;
+    for (const Numbered& k : kernels) {
+      if (k.number % num_shards == shard) text += renamed(k) + "\n";
+    }
+    write(fmt::format("{}/shard_{}.cc", directory, shard), text);
+  }
+  std::string declarations;
+  std::string rows;
+  for (const Numbered& k : kernels) {
+    declarations += fmt::format("extern \"C\" void emulated_{}(girih::abi::AttentionParams);\n", k.number);
+    rows += fmt::format("    {{{}U, \"{}\", emulated_{}}},\n", source_hash(k.kernel.source), k.kernel.name, k.number);
+  }
+  write(directory + "/kernels.cc", "#include \"emulator/kernels.h\"\n\n" + declarations +
+                                       "\nnamespace girih::emulator {\n\nstd::span<const EmulatedKernel> emulated_kernels() {\n" +
+                                       "  static const EmulatedKernel kKernels[] = {\n" + rows +
+                                       "  };\n  return kKernels;\n}\n\n}  // namespace girih::emulator\n");
+}
+
+}  // namespace
+}  // namespace girih::emulator
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fputs("usage: girih_emulated_kernels DIRECTORY SHARDS\n", stderr);
+    return 2;
+  }
+  try {
+    girih::emulator::generate(argv[1], std::stoi(argv[2]));
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "girih_emulated_kernels: %s\n", e.what());
+    return 1;
+  }
+  return 0;
+}
