@@ -16,7 +16,6 @@
 #include "girih/attention.h"
 #include "girih/error.h"
 #include "girih/page.h"
-#include "jit_kernels.h"
 #include "page/append.cuh"
 #include "page/copy_pages.cuh"
 
@@ -94,7 +93,6 @@ class CudaHost : public testing::Test {
     const fake_cuda::Hooks hooks{prepare, execute};
     fake<void (*)(const fake_cuda::Hooks*)>("fake_cuda_set_hooks")(&hooks);
     JitOptions jit;
-    jit.nvrtc = jit::test_nvrtc();
     jit.cache_dir = "";
     context_ = std::make_unique<Context>(ContextOptions{.device = {DeviceKind::cuda, 0}, .jit = jit});
   }

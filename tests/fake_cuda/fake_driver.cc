@@ -120,6 +120,11 @@ __attribute__((visibility("default"))) std::int64_t fake_cuda_num_waits() { retu
 }
 
 GIRIH_FAKE cuInit(unsigned) { return 0; }
+/// NVRTC looks a driver over that it finds, and takes no for an answer.
+GIRIH_FAKE cuGetExportTable(const void** table, const void*) {
+  *table = nullptr;
+  return 801;
+}
 GIRIH_FAKE cuDriverGetVersion(int* version) {
   *version = 13000;
   return 0;
