@@ -214,6 +214,28 @@ TEST_F(JitCompile, NvrtcByDirectory) {
   EXPECT_EQ(Nvrtc::load({dir.string(), {}})->version(), found->version());
 }
 
+TEST_F(JitCompile, NvrtcIsSearchedInTheLoadersPathThenInToolkitsThenInWheels) {
+  const std::string lib = dir_ / "lib/python3.99/site-packages/nvidia/cu13/lib";
+  const std::string older = dir_ / "lib/python3.99/site-packages/nvidia/cuda_nvrtc/lib";
+  std::filesystem::create_directories(lib);
+  std::filesystem::create_directories(older);
+  std::ofstream(lib + "/libnvrtc.so.13") << "not one";
+  std::ofstream(older + "/libnvrtc.so.12") << "not one";
+  const std::vector<std::string> found = nvrtc_candidates({{}, dir_.path()});
+  ASSERT_GE(found.size(), 4U);
+  EXPECT_EQ(found[0], "libnvrtc.so.13");
+  EXPECT_EQ(found[1], "libnvrtc.so.12");
+  const auto wheel = std::find(found.begin(), found.end(), lib + "/libnvrtc.so.13");
+  ASSERT_NE(wheel, found.end());
+  ASSERT_NE(wheel + 1, found.end());
+  EXPECT_EQ(wheel[1], older + "/libnvrtc.so.12");
+  EXPECT_TRUE(std::none_of(wheel, found.end(), [](const std::string& path) { return path.starts_with("/usr/local/cuda"); }));
+  EXPECT_EQ(nvrtc_candidates({lib, dir_.path()}), std::vector<std::string>{lib + "/libnvrtc.so.13"}) << "a given path ends the search";
+  // A file that is no library is passed over, and named where nothing else is found.
+  const std::string text = message_of(Code::unsupported, [&] { Nvrtc::load({lib, {}}); });
+  EXPECT_NE(text.find(lib + "/libnvrtc.so.13"), std::string::npos) << text;
+}
+
 TEST_F(JitCompile, ResourcesOfTheAssemblersReport) {
   const Resources r = parse_resources(
       "ptxas info    : Compiling entry function 'k' for 'sm_90a'\nptxas info    : Function properties for k\n"

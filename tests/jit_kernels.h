@@ -1,4 +1,4 @@
-// Kernel texts for the tests of the JIT, and the NVRTC that they use: the machine's, or else what script/setup has installed into the tree.
+// What the tests of the JIT share: a small kernel, the NVRTC to use, a directory that goes away.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,6 @@
 #include "base/env.h"
 #include "girih/error.h"
 #include "jit/compiler.h"
-#include "jit/nvrtc.h"
 
 namespace girih::jit {
 
@@ -27,18 +26,9 @@ inline KernelSource add_kernel(int addend = 1, std::string target = {}) {
           .target = std::move(target)};
 }
 
-/// Where NVRTC is for the tests; empty = the library's own search finds it. Its absence is a failure of the test that asks, since nothing
-/// of the JIT could be shown without it.
-inline std::string test_nvrtc() {
-  const Env env = read_env();
-  if (env.nvrtc) return *env.nvrtc;
-  try {
-    Nvrtc::load({});
-    return {};
-  } catch (const Error&) {
-    return std::string(GIRIH_TEST_NVRTC);
-  }
-}
+/// Where NVRTC is for the tests: as the environment says, which ctest sets where script/setup had to install it; empty = the library's own
+/// search. Its absence fails the tests that ask for it.
+inline std::string test_nvrtc() { return read_env().nvrtc.value_or(""); }
 
 /// A directory of one test, removed at its end.
 class TemporaryDir {

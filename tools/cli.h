@@ -28,6 +28,10 @@ using TraceStep = std::function<OwnedBatch(const std::string& file, std::int64_t
 using AllocationCount = std::int64_t (*)();
 
 void add_info_command(CLI::App& app, int& exit_code);
+void add_compile_command(CLI::App& app, int& exit_code);
+void add_source_command(CLI::App& app, int& exit_code);
+void add_cache_command(CLI::App& app, int& exit_code);
+void add_pack_command(CLI::App& app, int& exit_code);
 /// `trace_step` empty: there are no --trace and --step options.
 void add_plan_command(CLI::App& app, int& exit_code, const TraceStep& trace_step = {});
 void add_bench_command(CLI::App& app, int& exit_code, AllocationCount allocation_count);

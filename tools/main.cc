@@ -48,6 +48,10 @@ int run(int argc, char** argv) {
   add_plan_command(app, exit_code, &batch_of_trace_step);
   add_bench_command(app, exit_code, &allocation_count);
   add_replay_command(app, exit_code);
+  add_compile_command(app, exit_code);
+  add_source_command(app, exit_code);
+  add_cache_command(app, exit_code);
+  add_pack_command(app, exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -12,9 +12,9 @@
 
 namespace girih::attention {
 
-inline constexpr int kMergeDims = 4;                        // of a lane
+inline constexpr int kMergeDims = 4;                         // of a lane
 inline constexpr int kMergeSlice = kMergeDims * ptx::kWarp;  // of a warp
-inline constexpr int kMergeAhead = 8;                       // parts whose loads are under way together
+inline constexpr int kMergeAhead = 8;                        // parts whose loads are under way together
 
 /// One row's dims [slice * kMergeSlice, ...) by one warp.
 template <Config c, class Variant>
@@ -49,11 +49,17 @@ __device__ __forceinline__ void merge_row(const Args& p, const typename Variant:
   if (dim == 0) writer.write_state();
 }
 
+/// Slices of a row.
+template <Config c>
+__device__ constexpr int merge_slices() {
+  return ceil_div(c.head_dim_vo, kMergeSlice);
+}
+
 /// All rows of a merge by the block's warps.
 template <Config c, class Variant>
 __device__ __forceinline__ void merge_rows(const Args& p, const typename Variant::Params& params, const abi::MergeItem& merge,
                                            const abi::MergePart* parts) {
-  constexpr int kSlices = (c.head_dim_vo + kMergeSlice - 1) / kMergeSlice;
+  constexpr int kSlices = merge_slices<c>();
   for (int i = ptx::warp_idx(); i < merge.row_count * kSlices; i += c.threads / ptx::kWarp) {
     merge_row<c, Variant>(p, params, merge, parts, i / kSlices, i % kSlices);
   }
@@ -98,8 +104,17 @@ __device__ __forceinline__ void write_empty_rows(const Args& p, const typename V
   if constexpr (c.tile_class == 0) {
     const auto* merges = blob_array<abi::MergeItem>(p, p.plan->merges);
     for (int i = ptx::block_idx(); i < p.plan->num_empty_merges; i += ptx::num_blocks()) {
+      constexpr int kSlices = merge_slices<c>();
+      constexpr float kZeros[kMergeDims] = {};
       const abi::MergeItem merge = merges[i];
-      merge_rows<c, Variant>(p, params, merge, nullptr);
+      for (int j = ptx::thread_idx(); j < merge.row_count * kSlices * ptx::kWarp; j += c.threads) {
+        const int dim = j % (kSlices * ptx::kWarp) * kMergeDims;
+        if (dim >= c.head_dim_vo) continue;
+        const i32 row = merge.row_begin + j / (kSlices * ptx::kWarp);
+        const auto writer = RowWriter<c, Variant>::final_row(p, params, row, merge.kv_head, empty_state(), 1.0F);
+        writer.write(dim, kZeros);
+        if (dim == 0) writer.write_state();
+      }
     }
   }
 }

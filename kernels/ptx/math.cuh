@@ -48,5 +48,11 @@ __device__ __forceinline__ float fma(float a, float b, float c) {
   asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
   return y;
 }
+/// The larger of two; of a NaN and a number, the number.
+__device__ __forceinline__ float max_number(float a, float b) {
+  float y;
+  asm("max.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
 
 }  // namespace girih::ptx

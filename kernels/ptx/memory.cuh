@@ -29,6 +29,15 @@ __device__ __forceinline__ void cp_async_16(void* s_destination, const void* g_s
   *static_cast<Vec16*>(s_destination) = v;
 #endif
 }
+/// The same for 4 bytes.
+__device__ __forceinline__ void cp_async_4(void* s_destination, const void* g_source, bool valid) {
+#if __CUDA_ARCH__ >= 800
+  const u32 size = valid ? 4U : 0U;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(s_destination)), "l"(g_source), "r"(size) : "memory");
+#else
+  *static_cast<u32*>(s_destination) = valid ? *static_cast<const u32*>(g_source) : 0U;
+#endif
+}
 /// Closes a group of this thread's copies.
 __device__ __forceinline__ void cp_async_commit() {
 #if __CUDA_ARCH__ >= 800

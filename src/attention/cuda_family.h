@@ -37,6 +37,7 @@ struct CudaFamily {
   CudaTile (*tile)(const CudaRequest& request, int tile_class);
 };
 
+extern const CudaFamily kMmaFamily;
 extern const CudaFamily kFloorFamily;
 
 }  // namespace girih::attention

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kOp = "attention.schedule";
 
 /// In order of preference.
-constexpr std::array<const CudaFamily*, 1> kFamilies = {&kFloorFamily};
+constexpr std::array<const CudaFamily*, 2> kFamilies = {&kMmaFamily, &kFloorFamily};
 
 std::string_view scale_name(ScaleGranularity g) {
   return std::array<std::string_view, 5>{"none", "tensor", "head", "token_head", "block"}[static_cast<std::size_t>(g)];

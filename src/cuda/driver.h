@@ -33,6 +33,11 @@ struct DeviceInfo {
   std::int64_t memory_bytes = 0;
 };
 
+/// A GPU of that compute capability, for preparing kernels where there is none. Throws invalid_argument, listing example_archs().
+DeviceInfo example_device(int arch);
+/// 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121: what kernels are compiled for and checked on.
+std::vector<int> example_archs();
+
 /// NVRTC's name of the target: 90 -> "sm_90a", 80 -> "sm_80". The architecture-specific one where kernels use its instructions.
 std::string nvrtc_arch(int arch);
 

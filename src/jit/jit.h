@@ -23,6 +23,7 @@ struct WarmupProgress {
   std::int64_t done = 0;  ///< of `total`; the first call, before anything is compiled, has 0
   std::int64_t total = 0;
   std::string_view name;  ///< the kernel that is ready; empty in the first call
+  std::string_view target;
   Cubin::Origin origin{};
   double seconds = 0;  ///< it took
 };

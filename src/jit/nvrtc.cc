@@ -47,8 +47,9 @@ std::vector<fs::path> site_packages(const std::string& virtual_environment) {
   return found;
 }
 
-/// Candidates for dlopen in the order of the search.
-std::vector<std::string> candidates(const NvrtcSearch& search) {
+}  // namespace
+
+std::vector<std::string> nvrtc_candidates(const NvrtcSearch& search) {
   std::vector<std::string> paths;
   const auto add_directory = [&paths](const fs::path& directory) {
     std::error_code error;
@@ -70,8 +71,6 @@ std::vector<std::string> candidates(const NvrtcSearch& search) {
   }
   return paths;
 }
-
-}  // namespace
 
 struct Nvrtc::Table {
   const char* (*error_string)(int);
@@ -117,7 +116,7 @@ Nvrtc::~Nvrtc() = default;
 
 std::shared_ptr<const Nvrtc> Nvrtc::load(const NvrtcSearch& search) {
   std::string tried;
-  for (const std::string& candidate : candidates(search)) {
+  for (const std::string& candidate : nvrtc_candidates(search)) {
     void* library = dlopen(candidate.c_str(), RTLD_LAZY | RTLD_LOCAL);
     if (library == nullptr) {
       const char* reason = dlerror();

@@ -23,6 +23,9 @@ struct NvrtcSearch {
   std::string virtual_environment;  // root of a Python environment to look into, or empty
 };
 
+/// What load() gives the loader, in order: names to be searched for, and files that exist.
+std::vector<std::string> nvrtc_candidates(const NvrtcSearch& search);
+
 class Nvrtc {
  public:
   /// Throws unsupported with everything that was tried.

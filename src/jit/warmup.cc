@@ -49,7 +49,7 @@ class Warmup {
   Warmup(Jit& jit, std::vector<Recipe> recipes, const WarmupFn& progress) : jit_(jit), recipes_(std::move(recipes)), progress_(progress) {}
 
   void run(int num_threads) {
-    report({0, std::ssize(recipes_), {}, {}, 0});
+    report({0, std::ssize(recipes_), {}, {}, {}, 0});
     std::vector<std::thread> threads;
     for (int t = 1; t < num_threads; ++t) {
       try {
@@ -70,7 +70,7 @@ class Warmup {
       try {
         const std::shared_ptr<const Cubin> cubin = jit_.compile_recipe(recipes_[i]);
         const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-        report({0, std::ssize(recipes_), cubin->name, cubin->origin, seconds});
+        report({0, std::ssize(recipes_), cubin->name, cubin->target, cubin->origin, seconds});
       } catch (...) {
         const std::lock_guard lock(mutex_);
         if (!failure_) failure_ = std::current_exception();

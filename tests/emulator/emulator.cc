@@ -401,8 +401,8 @@ void launch(const std::function<void()>& kernel, const LaunchOptions& options) {
 
 void misuse(const std::string& what, const Site& site) {
   const Thread& self = current();
-  throw Error("block " + std::to_string(self.block->block_idx) + ", thread " + std::to_string(self.thread_idx) + ", " + text_of(site) + ": " +
-              what);
+  throw Error("block " + std::to_string(self.block->block_idx) + ", thread " + std::to_string(self.thread_idx) + ", " + text_of(site) +
+              ": " + what);
 }
 
 bool join_warp(void* operand, const Site& site) {
@@ -491,26 +491,26 @@ void check_shared(const void* pointer, std::int64_t size, std::size_t alignment,
 }
 
 namespace {
-PendingCopy read_copy(void* destination, const void* source, bool valid, const Site& site) {
-  check_shared(destination, 16, 16, site);
-  PendingCopy copy{destination, {}};
+PendingCopy read_copy(void* destination, const void* source, std::size_t size, bool valid, const Site& site) {
+  check_shared(destination, static_cast<std::int64_t>(size), size, site);
+  PendingCopy copy{destination, size, {}};
   if (valid) {
-    check_aligned(source, 16, site);
-    std::memcpy(copy.data.data(), source, 16);
+    check_aligned(source, size, site);
+    std::memcpy(copy.data.data(), source, size);
   }
   return copy;
 }
 }  // namespace
 
-void issue_copy(void* destination, const void* source, bool valid, const Site& site) {
-  current().copies.push_back(read_copy(destination, source, valid, site));
-  std::memset(destination, 0xff, 16);
+void issue_copy(void* destination, const void* source, std::size_t size, bool valid, const Site& site) {
+  current().copies.push_back(read_copy(destination, source, size, valid, site));
+  std::memset(destination, 0xff, size);
   may_give_way();
 }
 
-void copy_at_once(void* destination, const void* source, bool valid, const Site& site) {
-  const PendingCopy copy = read_copy(destination, source, valid, site);
-  std::memcpy(destination, copy.data.data(), 16);
+void copy_at_once(void* destination, const void* source, std::size_t size, bool valid, const Site& site) {
+  const PendingCopy copy = read_copy(destination, source, size, valid, site);
+  std::memcpy(destination, copy.data.data(), size);
   may_give_way();
 }
 
@@ -522,7 +522,7 @@ void wait_copies(int num_pending) {
   const auto landing = static_cast<std::ptrdiff_t>(self.group_ends.size()) - num_pending;
   if (landing <= 0) return;
   const std::size_t count = self.group_ends[static_cast<std::size_t>(landing) - 1];
-  for (std::size_t i = 0; i < count; ++i) std::memcpy(self.copies[i].destination, self.copies[i].data.data(), 16);
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(self.copies[i].destination, self.copies[i].data.data(), self.copies[i].size);
   self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<std::ptrdiff_t>(count));
   self.group_ends.erase(self.group_ends.begin(), self.group_ends.begin() + landing);
   for (std::size_t& end : self.group_ends) end -= count;

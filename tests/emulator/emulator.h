@@ -76,13 +76,14 @@ struct Fiber {
 /// A copy into shared memory that has been issued and has not landed.
 struct PendingCopy {
   void* destination;
+  std::size_t size;
   std::array<std::byte, 16> data;
 };
 
 struct Warp {
   std::uint32_t priority = 0;  // with a seed: the highest runs
-  std::uint32_t ready = 0;    // lanes that can run
-  std::uint32_t arrived = 0;  // lanes that wait in the collective at `site`
+  std::uint32_t ready = 0;     // lanes that can run
+  std::uint32_t arrived = 0;   // lanes that wait in the collective at `site`
   Site site;
   std::array<void*, kWarp> operands{};
 };
@@ -162,9 +163,10 @@ void warp_collective(Operand& operand, const Site& site, const Complete& complet
 
 // Asynchronous copies land as late as they may: in the wait. Until then the destination holds bytes 0xff, since on a GPU it may hold
 // either the old data or the new.
-void issue_copy(void* destination, const void* source, bool valid, const Site& site);
+// `size` (4, 8 or 16) is also the alignment of both ends.
+void issue_copy(void* destination, const void* source, std::size_t size, bool valid, const Site& site);
 /// As chips without such copies do it.
-void copy_at_once(void* destination, const void* source, bool valid, const Site& site);
+void copy_at_once(void* destination, const void* source, std::size_t size, bool valid, const Site& site);
 void commit_copies();
 void wait_copies(int num_pending);
 

@@ -18,10 +18,13 @@ inline Vec16 load_stream(const void* g_source, const char* file = __builtin_FILE
   return *static_cast<const Vec16*>(g_source);
 }
 
+inline constexpr auto kCopy = emulator::kArch >= 800 ? emulator::issue_copy : emulator::copy_at_once;
 inline void cp_async_16(void* s_destination, const void* g_source, bool valid, const char* file = __builtin_FILE(),
                         int line = __builtin_LINE()) {
-  constexpr auto kCopy = emulator::kArch >= 800 ? emulator::issue_copy : emulator::copy_at_once;
-  kCopy(s_destination, g_source, valid, {"cp_async_16", file, line});
+  kCopy(s_destination, g_source, 16, valid, {"cp_async_16", file, line});
+}
+inline void cp_async_4(void* s_destination, const void* g_source, bool valid, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  kCopy(s_destination, g_source, 4, valid, {"cp_async_4", file, line});
 }
 inline void cp_async_commit() { emulator::commit_copies(); }
 template <int kPending>

@@ -6,6 +6,7 @@
 
 #include "jit/compiler.h"
 #include "jit/nvrtc.h"
+#include "jit_kernels.h"
 
 namespace girih {
 namespace {
@@ -129,13 +130,13 @@ void expect_compiles(const jit::Nvrtc& nvrtc, const std::string& name, const std
   EXPECT_EQ(cubin.resources.spill_loads + cubin.resources.spill_stores, 0) << name << ' ' << target;
 }
 
-TEST(KernelCompile, CoreForEveryArchitecture) {
-  const auto nvrtc = jit::Nvrtc::load({});
+TEST(JitTargets, CoreForEveryArchitecture) {
+  const auto nvrtc = jit::Nvrtc::load({.path = jit::test_nvrtc(), .virtual_environment = {}});
   for (const char* target : kTargets) expect_compiles(*nvrtc, "core", kCoreText, target);
 }
 
-TEST(KernelCompile, WrappersForEveryArchitecture) {
-  const auto nvrtc = jit::Nvrtc::load({});
+TEST(JitTargets, WrappersForEveryArchitecture) {
+  const auto nvrtc = jit::Nvrtc::load({.path = jit::test_nvrtc(), .virtual_environment = {}});
   for (const std::string target : kTargets) {
     for (const std::string type : {"f16", "bf16"}) {
       if (target == "sm_75" && type == "bf16") continue;  // has no such product

@@ -1,0 +1,179 @@
+// Scores of one warp as mma leaves them, on their way to weights: bounds, masks and hooks, then the running maximum and sum. A lane holds,
+// for each tile of 16 rows by 8 keys, two rows (group, group + 8) by two keys (2 pair, + 1); four neighbouring lanes share a row.
+// Sums stay apart in those four lanes until the tile ends. Maxima are in base-2 units, as in state.cuh.
+#pragma once
+
+#include "attention/config.cuh"
+#include "attention/problem.cuh"
+#include "attention/state.cuh"
+#include "attention/variant.cuh"
+#include "core/convert.cuh"
+#include "core/math.cuh"
+#include "ptx/math.cuh"
+#include "ptx/thread.cuh"
+
+namespace girih::attention {
+
+/// Keys that the blocks of these kernels take at a time.
+constexpr int kStepKeys = 64;
+
+/// Column of value `j` of key tile `n` within the step's keys.
+__device__ __forceinline__ int fragment_key(int n, int j) { return 8 * n + 2 * (ptx::lane_idx() % 4) + (j & 1); }
+
+/// What a hidden key's score becomes.
+template <class Variant>
+constexpr float kHidden = Variant::kSoftmax ? -kInfinity : 0.0F;
+
+/// What the steps of an item need of it all the time. Positions are looked up where they are needed; hooks of the logits need them always.
+struct StepRange {
+  i32 end;         // keys
+  i32 full_begin;  // no mask code within [full_begin, full_end)
+  i32 full_end;
+  KeyList positions;
+
+  __device__ __forceinline__ bool all_visible(int begin) const { return begin >= full_begin && min(begin + kStepKeys, end) <= full_end; }
+};
+template <class Variant>
+__device__ __forceinline__ StepRange step_range(const Args& p, const abi::WorkItem& item) {
+  StepRange range = {.end = item.kv_end, .full_begin = item.full_begin, .full_end = item.full_end, .positions = {}};
+  if constexpr (Variant::kLogitsPos) range.positions = key_list(p, item);
+  return range;
+}
+
+/// The keys of a score fragment: key `first` + fragment_key(), those from `end` on do not exist.
+struct FragmentKeys {
+  const KeyList& list;
+  i32 first;
+  i32 end;
+
+  /// Logical position; of a key past the end any.
+  __device__ __forceinline__ i64 position(int column) const {
+    const i32 key = first + column;
+    if (!list.page_positions) return list.kv_pos + key;
+    return key < end ? list.position(key, list.slot_of(key)) : 0;
+  }
+};
+
+template <int kKeyTiles>
+__device__ __forceinline__ void negate(float (&s)[kKeyTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) s[n][j] = -s[n][j];
+  }
+}
+
+/// Hides keys past the end.
+template <class Variant, int kKeyTiles>
+__device__ __forceinline__ void hide_past_end(float (&s)[kKeyTiles][4], int num_keys) {
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) s[n][j] = fragment_key(n, j) < num_keys ? s[n][j] : kHidden<Variant>;
+  }
+}
+
+/// Hides what the mask hides from one of the lane's rows (half 0: row group, 1: row group + 8). The loop over keys is not unrolled: the
+/// printed mask may be long, and few steps need it.
+template <class Variant, int kKeyTiles>
+__device__ __forceinline__ void hide_masked(const typename Variant::Params& params, const typename Variant::MaskRow& row, int half,
+                                            const FragmentKeys& keys, float (&s)[kKeyTiles][4]) {
+  u32 visible = 0;
+#pragma unroll 1
+  for (int i = 0; i < 2 * kKeyTiles; ++i) {
+    const u32 sees = Variant::mask(params, row, keys.position(fragment_key(i / 2, i % 2))) ? 1U : 0U;
+    visible |= sees << i;
+  }
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float& score = s[n][2 * half + j];
+      score = ((visible >> (2 * n + j)) & 1U) != 0 ? score : kHidden<Variant>;
+    }
+  }
+}
+
+/// The logits hook over one of the lane's rows: raw products become logits.
+template <class Variant, int kKeyTiles>
+__device__ __forceinline__ void apply_logits(const typename Variant::Params& params, const typename Variant::LogitsRow& row, int half,
+                                             const FragmentKeys& keys, float factor, float (&s)[kKeyTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      i64 position = 0;
+      if constexpr (Variant::kLogitsPos) position = keys.position(fragment_key(n, j));
+      float& score = s[n][2 * half + j];
+      score = Variant::logits(params, row, score * factor, position);
+    }
+  }
+}
+
+/// What a lane knows of its two rows of a 16-row tile.
+struct FragmentState {
+  float m[2] = {-kInfinity, -kInfinity};
+  float l[2] = {0.0F, 0.0F};  // this lane's share
+};
+
+/// Raises the maxima to those of the scores, which `factor` > 0 brings to base-2 units. `correction`: the factor of what has been summed so
+/// far; true where some lane's is not 1.
+template <int kKeyTiles>
+__device__ __forceinline__ bool raise_maxima(FragmentState& state, const float (&s)[kKeyTiles][4], float factor, float (&correction)[2]) {
+  bool changed = false;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float top = ptx::max_number(s[0][2 * half], s[0][2 * half + 1]);
+#pragma unroll
+    for (int n = 1; n < kKeyTiles; ++n) top = ptx::max_number(top, ptx::max_number(s[n][2 * half], s[n][2 * half + 1]));
+    top = ptx::max_number(top, ptx::shuffle_xor(top, 1));
+    top = ptx::max_number(top, ptx::shuffle_xor(top, 2));
+    const float raised = ptx::max_number(state.m[half], top * factor);
+    changed = changed || raised != state.m[half];
+    correction[half] = exp2_approx(state.m[half] - base_of(raised));
+    state.m[half] = raised;
+  }
+  return ptx::any(changed);
+}
+
+/// Scores of one key tile become weights, which join the sums.
+__device__ __forceinline__ void weigh(FragmentState& state, float (&s)[4], float factor) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    s[j] = exp2_approx(ptx::fma(s[j], factor, -base_of(state.m[j / 2])));
+    state.l[j / 2] += s[j];
+  }
+}
+
+/// The shares of the four lanes of a row, added.
+__device__ __forceinline__ float sum_of_row(float share) {
+  share += ptx::shuffle_xor(share, 1);
+  return share + ptx::shuffle_xor(share, 2);
+}
+
+/// Weights of two neighbouring key tiles as the A operand of 16 keys.
+template <typename T>
+__device__ __forceinline__ void pack_weights(const float (&low)[4], const float (&high)[4], u32 (&a)[4]) {
+  a[0] = pack<T>(low[0], low[1]);
+  a[1] = pack<T>(low[2], low[3]);
+  a[2] = pack<T>(high[0], high[1]);
+  a[3] = pack<T>(high[2], high[3]);
+}
+
+/// The factor that brings raw products to base-2 units, without its sign; see signed_factor.
+template <Config c, class Variant>
+struct ScoreFactor {
+  float raw;      // to natural units, where the logits hook wants them; else to base-2 units
+  float to_base2;  // of what raise_maxima and weigh are given: > 0, so that maxima may be taken before it
+
+  static __device__ __forceinline__ ScoreFactor make(const Args& p, const abi::SegmentArg& segment, i32 kv_head) {
+    const float raw = p.score_factor * head_scale<c.k_scale>(segment.k, kv_head);
+    if constexpr (Variant::kHasLogits || !Variant::kSoftmax) return {raw, kLog2E};
+    const float magnitude = abs(raw);
+    return {raw, magnitude < 0x1p-126F ? 0x1p-126F : magnitude};  // 0 would make NaN of a hidden key's -inf
+  }
+  /// Whether scores must change their sign before they meet to_base2.
+  __device__ __forceinline__ bool negative() const { return raw < 0.0F; }
+};
+
+}  // namespace girih::attention

@@ -1,0 +1,106 @@
+// Operands of the two products as one warp holds them, for every storage type of K and V. mma sums over its inner index in any order and
+// does not care what its columns are called; so narrow types are taken as ldmatrix brings them, and instead of moving bytes about, the dims
+// of Q (for K) and of O (for V) are renamed:
+//   16 bit: a lane's pairs of Q are dims (2p, 2p+1), (2p+8, 2p+9) of 16; its values of O dims 2p, 2p+1 of each 8      (p = lane % 4)
+//    8 bit: a lane's four codes of K are dims 4p .. 4p+3 of 16, and so are Q's; its values of O are dims 4p .. 4p+3 of each 16
+//    4 bit: eight codes, dims 8p .. 8p+7 of 32, as two inner steps of 16; its values of O are dims 8p .. 8p+7 of each 32
+#pragma once
+
+#include "attention/config.cuh"
+#include "attention/output.cuh"
+#include "core/convert.cuh"
+#include "core/types.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/thread.cuh"
+#include "tile/shared_rows.cuh"
+
+namespace girih::attention {
+
+/// Dims that one 16-byte chunk of a row holds.
+__device__ constexpr int chunk_dims(Type t) { return 128 / bits(t); }
+
+/// K of 16 keys as B operands: inner step s covers 16 dims.
+template <Type kType, Type kOperand, int kRowBytes>
+struct KeyFragments {
+  static constexpr int kSteps = kRowBytes / tile::kChunkBytes * chunk_dims(kType) / 16;
+  static constexpr int kStepsPerLoad = kSteps / (kRowBytes / (2 * tile::kChunkBytes));
+  using T = Storage<kOperand>;
+
+  /// The dims of Q that this lane holds in inner step s: dim, dim + 1 in a[0], a[1] and dim2, dim2 + 1 in a[2], a[3].
+  static __device__ __forceinline__ int first_dim(int s, int pair) {
+    if constexpr (bits(kType) == 16) return 16 * s + 2 * pair;
+    if constexpr (bits(kType) == 8) return 16 * s + 4 * pair;
+    return 32 * (s / 2) + 8 * pair + 4 * (s % 2);
+  }
+  static constexpr int kSecondDim = bits(kType) == 16 ? 8 : 2;
+
+  static __device__ __forceinline__ tile::LaneRows<kRowBytes> lane_rows() {
+    const int lane = ptx::lane_idx();
+    return {(lane & 7) + (lane >> 4) * 8, (lane >> 3) & 1};
+  }
+  /// Fragments of the inner steps [load * kStepsPerLoad, ...) of keys [8 row8, 8 row8 + 16): b[step][key half].
+  static __device__ __forceinline__ void load(const u8* s_rows, const tile::LaneRows<kRowBytes>& rows, int row8, int load,
+                                              u32 (&b)[kStepsPerLoad][2][2]) {
+    u32 r[4];
+    ptx::ldmatrix_x4(r, s_rows + rows.at(row8, load));
+    if constexpr (bits(kType) == 16) {
+      b[0][0][0] = r[0];
+      b[0][0][1] = r[1];
+      b[0][1][0] = r[2];
+      b[0][1][1] = r[3];
+    } else if constexpr (bits(kType) == 8) {
+      widen<T, Storage<kType>>(b[0][0], r[0]);
+      widen<T, Storage<kType>>(b[1][0], r[1]);
+      widen<T, Storage<kType>>(b[0][1], r[2]);
+      widen<T, Storage<kType>>(b[1][1], r[3]);
+    }
+  }
+};
+
+/// V of 16 keys as B operands: column tile n is 8 dims.
+template <Type kType, Type kOperand, int kRowBytes>
+struct ValueFragments {
+  static constexpr int kRun = 128 / bits(kType) / 4;  // neighbouring dims of O that a lane holds: 2, 4, 8
+  static constexpr int kTiles = kRowBytes / tile::kChunkBytes * chunk_dims(kType) / 8;
+  static constexpr int kTilesPerLoad = kTiles / (kRowBytes / (2 * tile::kChunkBytes));
+  static constexpr int kTilesPerRun = kRun / 2;  // column tiles that make up a run
+  using T = Storage<kOperand>;
+
+  static __device__ __forceinline__ tile::LaneRows<kRowBytes> lane_rows() {
+    const int lane = ptx::lane_idx();
+    return {lane & 15, lane >> 4};
+  }
+  /// Fragments of the column tiles [load * kTilesPerLoad, ...), keys [8 row8, 8 row8 + 16).
+  static __device__ __forceinline__ void load(const u8* s_rows, const tile::LaneRows<kRowBytes>& rows, int row8, int load,
+                                              u32 (&b)[kTilesPerLoad][2]) {
+    u32 r[4];
+    ptx::ldmatrix_x4_trans(r, s_rows + rows.at(row8, load));
+    if constexpr (bits(kType) == 16) {
+      b[0][0] = r[0];
+      b[0][1] = r[1];
+      b[1][0] = r[2];
+      b[1][1] = r[3];
+    } else if constexpr (bits(kType) == 8) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        // Two keys by two dims: even dims go to one tile, odd ones to the next.
+        u32 pairs[2];
+        widen<T, Storage<kType>>(pairs, ptx::permute_bytes(r[i], 0U, 0x3120U));
+        b[i / 2 * 2][i % 2] = pairs[0];
+        b[i / 2 * 2 + 1][i % 2] = pairs[1];
+      }
+    }
+  }
+
+  static constexpr int kRuns = kTiles / kTilesPerRun;
+  /// First dim of this lane's run `run`.
+  static __device__ __forceinline__ int run_dim(int run, int pair) { return run * 4 * kRun + pair * kRun; }
+  /// Run `run` of one row (half 0: row group, 1: row group + 8) out of the sums of all column tiles.
+  template <int kCount>
+  static __device__ __forceinline__ void take_run(const float (&o)[kCount][4], int run, int half, float (&x)[kRun]) {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) x[i] = o[run * kTilesPerRun + i % kTilesPerRun][2 * half + i / kTilesPerRun];
+  }
+};
+
+}  // namespace girih::attention

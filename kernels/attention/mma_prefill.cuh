@@ -1,0 +1,327 @@
+// Prefill with tensor cores (FlashAttention-2, arXiv 2307.08691): a tile of packed query rows in shared memory, each warp its own rows of
+// it, and all of them the same keys, 64 at a time. Scores and weights stay in registers. One barrier a tile of the ring: it says that the
+// tile has landed and that the one before it is free, which is then refilled; so kSlots - 1 tiles are under way.
+// A warp has 32 rows (two operands) where registers allow: then a fragment of K or V serves two products, without which shared memory,
+// not the tensor cores, would be the limit.
+#pragma once
+
+#include "attention/config.cuh"
+#include "attention/fragment_softmax.cuh"
+#include "attention/fragments.cuh"
+#include "attention/key_stream.cuh"
+#include "attention/merge.cuh"
+#include "attention/output.cuh"
+#include "attention/problem.cuh"
+#include "attention/query_fragments.cuh"
+#include "attention/state.cuh"
+#include "attention/tile_rows.cuh"
+#include "ptx/launch.cuh"
+
+namespace girih::attention {
+
+/// The kernel keeps what hooks ask of query rows.
+template <class Variant>
+constexpr bool kKeepsRows = Variant::kHasMask || kLogitsRead<Variant>;
+
+template <Config c, class Variant>
+struct PrefillShape {
+  using Keys = KeyFragments<c.k_type, c.q_type, StreamShape<c>::kKeyBytes>;
+  static constexpr int kWarps = c.threads / ptx::kWarp;
+  static constexpr int kWarpRows = c.tile_rows / kWarps;
+  static constexpr int kRowTiles = kWarpRows / 16;
+  using QueryRows = tile::SharedRows<Keys::kSteps * 32>;
+  // Shared memory: the ring, Q, what hooks know of its rows, a word for arrive().
+  static constexpr int kQueryAt = StreamShape<c>::kRingBytes;
+  static constexpr int kRowsAt = kQueryAt + QueryRows::bytes(c.tile_rows);
+  static constexpr int kLastAt = kRowsAt + (kKeepsRows<Variant> ? c.tile_rows * static_cast<int>(sizeof(RowVars)) : 0);
+  static constexpr int kSharedBytes = kLastAt + 16;
+  static constexpr int kStagedStride = round_up(c.head_dim_vo, 32);
+  static_assert(8 * kStagedStride * 4 <= kWarpRows * QueryRows::kStride);
+  static_assert(kWarpRows % 16 == 0 && c.threads >= c.tile_rows);
+};
+
+template <Config c, class Variant>
+class Prefill {
+ public:
+  using Stream = StreamShape<c>;
+  using Shape = PrefillShape<c, Variant>;
+  using T = Storage<c.q_type>;
+  using Keys = typename Shape::Keys;
+  using Values = ValueFragments<c.v_type, c.q_type, Stream::kValueBytes>;
+  static constexpr int kValueLoads = (c.head_dim_vo + 8 * Values::kTilesPerLoad - 1) / (8 * Values::kTilesPerLoad);
+  static constexpr int kSumTiles = kValueLoads * Values::kTilesPerLoad;
+  static constexpr int kKeyTiles = kStepKeys / 8;
+  static constexpr int kRowTiles = Shape::kRowTiles;
+
+  __device__ __forceinline__ Prefill(const Args& p, const typename Variant::Params& params, u8* s_memory)
+      : p_(p),
+        params_(params),
+        s_memory_(s_memory),
+        warp_(ptx::warp_idx()),
+        lane_(ptx::lane_idx()),
+        query_rows_(lane_ & 15, lane_ >> 4),
+        key_rows_(Keys::lane_rows()),
+        value_rows_(Values::lane_rows()) {}
+
+  /// One loop for the ring's first fill and for the work, so that the copies' code is there once.
+  __device__ __forceinline__ void run(UnitItems items) {
+    KeyStream<c> stream(p_, items, s_memory_);
+    // kSlots - 1 tiles are under way before the first is worked on: K, V, .., K.
+    constexpr int kLead = c.v_is_k ? Stream::kSlots - 1 : Stream::kSlots / 2;
+    int lead = kLead + 1;
+    const abi::WorkItem* item = items.begin;
+    bool open = false;  // `item` has begun
+    StepRange range{};
+    int begin = 0;
+#pragma unroll 1
+    while (true) {
+      const bool works = lead == 0;
+#pragma unroll 1
+      while (works && begin >= range.end) {  // an item may have no keys
+        if (open) end_item(*item++);
+        while (item != items.end && item->row_count == 0) ++item;
+        if (item == items.end) return;
+        begin_item(*item);
+        open = true;
+        range = step_range<Variant>(p_, *item);
+        begin = item->kv_begin;
+      }
+      const bool has_rows = works && warp_ * Shape::kWarpRows < item->row_count;  // else none of this warp's rows exist
+      const u8* s_tile = s_memory_;
+      if (works) s_tile = wait_for_tile();
+      if constexpr (c.v_is_k) {
+        stream.issue_keys(lead > kLead);
+      } else if (lead < kLead) {
+        stream.issue_values();
+      }
+      float s[kRowTiles][kKeyTiles][4] = {};
+      if (has_rows) {
+        scores(s_tile, s);
+        finish_scores(*item, range, begin, s);
+      }
+      if constexpr (!c.v_is_k) {
+        if (works) s_tile = wait_for_tile();
+        stream.issue_keys(lead > kLead);
+      }
+      if (has_rows) add_values(s_tile, s);
+      if (works) {
+        begin += kStepKeys;
+      } else {
+        --lead;
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void end_item(const abi::WorkItem& item) {
+    if (is_last(item) || is_chunk(item)) end_tile(item);
+  }
+
+  __device__ __forceinline__ void begin_item(const abi::WorkItem& item) {
+    if (is_first(item) || is_chunk(item)) {
+      load_rows(item);
+      clear();
+    }
+    factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
+  }
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      state_[t] = {};
+#pragma unroll
+      for (int n = 0; n < kSumTiles; ++n) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) o_[t][n][j] = 0.0F;
+      }
+    }
+  }
+
+  __device__ __forceinline__ RowVars* rows() const { return reinterpret_cast<RowVars*>(s_memory_ + Shape::kRowsAt); }
+
+  /// Q and what hooks ask of its rows, for a new tile.
+  __device__ __forceinline__ void load_rows(const abi::WorkItem& item) {
+    ptx::sync_block();  // the last tile's rows are no longer read
+    load_query_tile<c, Keys, typename Shape::QueryRows>(p_, item, s_memory_ + Shape::kQueryAt);
+    if constexpr (kKeepsRows<Variant>) describe_tile_rows<c>(p_, item, rows());
+    ptx::sync_block();
+  }
+
+  /// The slot at work, once it has landed for all warps; the one before it is free then.
+  __device__ __forceinline__ const u8* wait_for_tile() {
+    ptx::cp_async_wait<Stream::kSlots - 2>();
+    ptx::sync_block();
+    const u8* s_tile = s_memory_ + slot_ * Stream::kSlotBytes;
+    slot_ = slot_ + 1 == Stream::kSlots ? 0 : slot_ + 1;
+    return s_tile;
+  }
+
+  __device__ __forceinline__ void scores(const u8* s_keys, float (&s)[kRowTiles][kKeyTiles][4]) const {
+    const u8* s_query = s_memory_ + Shape::kQueryAt + warp_ * Shape::kWarpRows * Shape::QueryRows::kStride;
+#pragma unroll
+    for (int load = 0; load < Keys::kSteps / Keys::kStepsPerLoad; ++load) {
+      u32 a[Keys::kStepsPerLoad][kRowTiles][4];
+#pragma unroll
+      for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[i][t], s_query + query_rows_.at(2 * t, load * Keys::kStepsPerLoad + i));
+      }
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; n += 2) {
+        u32 b[Keys::kStepsPerLoad][2][2];
+        Keys::load(s_keys, key_rows_, n, load, b);
+#pragma unroll
+        for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
+#pragma unroll
+          for (int t = 0; t < kRowTiles; ++t) {
+            ptx::mma_16x8x16<T>(s[t][n], a[i][t], b[i][0]);
+            ptx::mma_16x8x16<T>(s[t][n + 1], a[i][t], b[i][1]);
+          }
+        }
+      }
+    }
+  }
+
+  /// Hooks and masks; then the maxima, and what has been summed is brought to them.
+  __device__ __forceinline__ void finish_scores(const abi::WorkItem& item, const StepRange& range, int begin,
+                                                float (&s)[kRowTiles][kKeyTiles][4]) {
+    if constexpr (Variant::kHasLogits) {
+      const FragmentKeys columns = {range.positions, begin, range.end};
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          apply_logits<Variant>(params_, logits_row(t, half), half, columns, factor_.raw, s[t]);
+        }
+      }
+    } else if (factor_.negative()) {
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) negate(s[t]);
+    }
+    if (Variant::kHasMask && !range.all_visible(begin)) {
+      const KeyList list = key_list(p_, item);
+      const FragmentKeys columns = {list, begin, range.end};
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          hide_masked<Variant>(params_, Variant::mask_row(params_, row_vars(t, half)), half, columns, s[t]);
+        }
+      }
+    }
+    if (range.end - begin < kStepKeys) {
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) hide_past_end<Variant>(s[t], range.end - begin);
+    }
+    if constexpr (Variant::kSoftmax) {
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+        float correction[2];
+        if (!raise_maxima(state_[t], s[t], factor_.to_base2, correction)) continue;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) state_[t].l[half] *= correction[half];
+#pragma unroll
+        for (int n = 0; n < kSumTiles; ++n) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) o_[t][n][j] *= correction[j / 2];
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ const RowVars& row_vars(int t, int half) const {
+    return rows()[warp_ * Shape::kWarpRows + 16 * t + 8 * half + lane_ / 4];
+  }
+  __device__ __forceinline__ typename Variant::LogitsRow logits_row(int t, int half) const {
+    if constexpr (kLogitsRead<Variant>) return Variant::logits_row(params_, row_vars(t, half));
+    return {};
+  }
+
+  /// Scores become weights, 16 keys at a time, so that their exponentials run beside the products of the 16 before.
+  __device__ __forceinline__ void add_values(const u8* s_values, float (&s)[kRowTiles][kKeyTiles][4]) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; n += 2) {
+      u32 a[kRowTiles][4];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) {
+        if constexpr (Variant::kSoftmax) {
+          weigh(state_[t], s[t][n], factor_.to_base2);
+          weigh(state_[t], s[t][n + 1], factor_.to_base2);
+        }
+        pack_weights<T>(s[t][n], s[t][n + 1], a[t]);
+      }
+#pragma unroll
+      for (int load = 0; load < kValueLoads; ++load) {
+        u32 b[Values::kTilesPerLoad][2];
+        Values::load(s_values, value_rows_, n, load, b);
+#pragma unroll
+        for (int i = 0; i < Values::kTilesPerLoad; ++i) {
+#pragma unroll
+          for (int t = 0; t < kRowTiles; ++t) ptx::mma_16x8x16<T>(o_[t][load * Values::kTilesPerLoad + i], a[t], b[i]);
+        }
+      }
+    }
+  }
+
+  /// Every eight rows are laid out in this warp's rows of Q (which have served), so that a row is written by a warp in wide pieces.
+  __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
+    const float value_factor = head_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
+    const int first_row = warp_ * Shape::kWarpRows;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float l = sum_of_row(state_[t].l[half]);
+        ptx::sync_warp();
+#pragma unroll
+        for (int run = 0; run < kSumTiles / Values::kTilesPerRun; ++run) {
+          float x[Values::kRun];
+          Values::take_run(o_[t], run, half, x);
+          const int dim = Values::run_dim(run, lane_ % 4);
+          if (dim < c.head_dim_vo) store_floats(staged(lane_ / 4, dim), x);
+        }
+        ptx::sync_warp();
+        const int begin = first_row + 16 * t + 8 * half;
+#pragma unroll 1
+        for (int row = 0; row < min(8, item.row_count - begin); ++row) {
+          const RowState state = {ptx::shuffle(state_[t].m[half], 4 * row), ptx::shuffle(l, 4 * row)};
+          end_tile_row<c, Variant>(p_, params_, item, begin + row, state, value_factor,
+                                   [&](int dim, float(&x)[4]) { load_floats(staged(row, dim), x); });
+        }
+      }
+    }
+    if (is_last(item) && item.part_row >= 0) arrive<c, Variant>(p_, params_, item, reinterpret_cast<u32*>(s_memory_ + Shape::kLastAt));
+  }
+
+  /// Where dim `dim` of row `row` (0..7) goes: eight dims stay together, rows lie in different banks.
+  __device__ __forceinline__ float* staged(int row, int dim) const {
+    float* s_rows = reinterpret_cast<float*>(s_memory_ + Shape::kQueryAt + warp_ * Shape::kWarpRows * Shape::QueryRows::kStride);
+    return s_rows + row * Shape::kStagedStride + (dim ^ (row & 3) * 8);
+  }
+
+  const Args& p_;
+  const typename Variant::Params& params_;
+  u8* s_memory_;
+  int warp_, lane_;
+  tile::LaneRows<Keys::kSteps * 32> query_rows_;
+  tile::LaneRows<Stream::kKeyBytes> key_rows_;
+  tile::LaneRows<Stream::kValueBytes> value_rows_;
+  int slot_ = 0;
+
+  float o_[kRowTiles][kSumTiles][4];
+  FragmentState state_[kRowTiles];
+  ScoreFactor<c, Variant> factor_{};
+};
+
+template <Config c, class Variant>
+__device__ __forceinline__ void run_prefill(const Args& p) {
+  static_assert(PrefillShape<c, Variant>::kSharedBytes <= c.shared_bytes);
+  ptx::wait_for_previous_grid();
+  const typename Variant::Params params = Variant::load_params(p);
+  Prefill<c, Variant> prefill(p, params, ptx::shared_memory());
+  prefill.run(unit_items(p));
+  write_empty_rows<c, Variant>(p, params);
+  ptx::start_next_grid();
+}
+
+}  // namespace girih::attention

@@ -1,0 +1,134 @@
+// The query rows of a 16-row tile in fragment form: Q as A operands straight from memory, and what hooks ask of the two rows that a lane
+// shares (group, group + 8). Rows past the tile's last one are zeros, and hooks see the last one in their place.
+#pragma once
+
+#include "attention/config.cuh"
+#include "attention/fragments.cuh"
+#include "attention/output.cuh"
+#include "attention/problem.cuh"
+#include "attention/variant.cuh"
+#include "ptx/thread.cuh"
+
+namespace girih::attention {
+
+/// The logits hook asks for something of its query row.
+template <class Variant>
+constexpr bool kLogitsRead = Variant::kHasLogits && !__is_empty(typename Variant::LogitsRow);
+
+/// Two neighbouring 16-bit elements at any alignment of them.
+__device__ __forceinline__ u32 load_pair(const u8* g_pair, bool aligned) {
+  if (aligned) return *reinterpret_cast<const u32*>(g_pair);
+  const u16* halves = reinterpret_cast<const u16*>(g_pair);
+  return halves[0] | static_cast<u32>(halves[1]) << 16;
+}
+
+/// A's fragments of all inner steps for the tile's rows, the dims named as `Keys` has them.
+template <Config c, class Keys>
+__device__ __forceinline__ void load_query_fragments(const Args& p, const abi::WorkItem& item, u32 (&q)[Keys::kSteps][4]) {
+  static_assert(bits(c.q_type) == 16 && c.head_dim_qk % 8 == 0 && c.head_dim_first() % 8 == 0);
+  const int group = ptx::lane_idx() / 4;
+  const int pair = ptx::lane_idx() % 4;
+  const bool aligned = rows_aligned(p.q, 4) && (c.head_dim_rope == 0 || rows_aligned(p.q_rope, 4));
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = group + 8 * half;
+    if (row >= item.row_count) {
+#pragma unroll
+      for (int s = 0; s < Keys::kSteps; ++s) q[s][half] = q[s][2 + half] = 0;
+      continue;
+    }
+    const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
+    const u8* g_first = row_address(p.q, place.token, place.q_head);
+    const u8* g_rope = c.head_dim_rope > 0 ? row_address(p.q_rope, place.token, place.q_head) : nullptr;
+#pragma unroll
+    for (int s = 0; s < Keys::kSteps; ++s) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int dim = Keys::first_dim(s, pair) + i * Keys::kSecondDim;
+        u32 both = 0;
+        if (dim < c.head_dim_first()) {
+          both = load_pair(g_first + 2 * dim, aligned);
+        } else if (dim < c.head_dim_qk) {
+          both = load_pair(g_rope + 2 * (dim - c.head_dim_first()), aligned);
+        }
+        q[s][2 * i + half] = both;
+      }
+    }
+  }
+}
+
+/// The tile's rows of Q into shared memory, so that ldmatrix brings what load_query_fragments would: `Rows` have Keys::kSteps * 16 dims, the
+/// inner step s in the chunks 2 s (pairs first_dim of lanes 0..3) and 2 s + 1 (their second pairs). Zeros past the rows and dims.
+template <Config c, class Keys, class Rows>
+__device__ __forceinline__ void load_query_tile(const Args& p, const abi::WorkItem& item, u8* s_query) {
+  constexpr bool kInOrder = bits(c.k_type) == 16 && c.head_dim_rope == 0 && c.head_dim_qk % 8 == 0;
+  constexpr int kAtOnce = 8;
+  const bool whole = kInOrder && rows_aligned(p.q, 16);
+  constexpr int kTotal = c.tile_rows * Rows::kChunks;
+  static_assert(kTotal % c.threads == 0);
+#pragma unroll 1
+  for (int begin = ptx::thread_idx(); begin < kTotal; begin += kAtOnce * c.threads) {
+    Vec16 v[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = (begin + i * c.threads) / Rows::kChunks;
+      const int chunk = (begin + i * c.threads) % Rows::kChunks;
+      v[i] = Vec16{};
+      if (row >= item.row_count) continue;
+      const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
+      const u8* g_first = row_address(p.q, place.token, place.q_head);
+      if (whole) {
+        if (8 * chunk < c.head_dim_qk) v[i] = *reinterpret_cast<const Vec16*>(g_first + 16 * chunk);
+        continue;
+      }
+      const u8* g_rope = c.head_dim_rope > 0 ? row_address(p.q_rope, place.token, place.q_head) : nullptr;
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        const int dim = Keys::first_dim(chunk / 2, pair) + chunk % 2 * Keys::kSecondDim;
+        if (dim < c.head_dim_first()) {
+          v[i].x[pair] = load_pair(g_first + 2 * dim, false);
+        } else if (dim < c.head_dim_qk) {
+          v[i].x[pair] = load_pair(g_rope + 2 * (dim - c.head_dim_first()), false);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int idx = begin + i * c.threads;
+      if (idx < kTotal) *reinterpret_cast<Vec16*>(s_query + Rows::offset(idx / Rows::kChunks, idx % Rows::kChunks)) = v[i];
+    }
+  }
+}
+
+/// Describes all rows of the item's tile, a thread a row.
+template <Config c>
+__device__ __forceinline__ void describe_tile_rows(const Args& p, const abi::WorkItem& item, RowVars* s_rows) {
+  const auto* requests = blob_array<abi::RequestInfo>(p, p.plan->requests);
+  i32 request = find_request_warp(requests, p.plan->num_requests, item.row_begin / c.group);
+  const int row = ptx::thread_idx();
+  if (row >= c.tile_rows) return;
+  const RowPlace place = place_row<c>(item.row_begin + min(row, item.row_count - 1), item.kv_head);
+  while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
+  s_rows[row] = describe_row(requests[request], request, place, item.kv_head);
+}
+
+/// Describes rows first_row + group and first_row + group + 8 of the item's tile for the hooks.
+template <Config c, class Variant>
+__device__ __forceinline__ void describe_fragment_rows(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item,
+                                                       int first_row, typename Variant::MaskRow (&mask_rows)[2],
+                                                       typename Variant::LogitsRow (&logits_rows)[2]) {
+  const auto* requests = blob_array<abi::RequestInfo>(p, p.plan->requests);
+  const i32 first = find_request_warp(requests, p.plan->num_requests, item.row_begin / c.group);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = min(first_row + ptx::lane_idx() / 4 + 8 * half, item.row_count - 1);
+    const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
+    i32 request = first;
+    while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
+    const RowVars vars = describe_row(requests[request], request, place, item.kv_head);
+    mask_rows[half] = Variant::mask_row(params, vars);
+    logits_rows[half] = Variant::logits_row(params, vars);
+  }
+}
+
+}  // namespace girih::attention

@@ -1,0 +1,45 @@
+// Rows of a tile in shared memory, placed so that ldmatrix meets no bank twice: the same 16-byte chunk of eight consecutive rows lies in
+// eight different groups of four banks. Rows whose chunks are a multiple of 8 get there by an exclusive or with the row's number and waste
+// nothing; others are spread by padding a row to an odd number of chunks.
+#pragma once
+
+#include "core/types.cuh"
+
+namespace girih::tile {
+
+constexpr int kChunkBytes = 16;
+
+/// kRowBytes: a multiple of 16. Row 0 must lie at a multiple of 128.
+template <int kRowBytes>
+struct SharedRows {
+  static_assert(kRowBytes % kChunkBytes == 0);
+  static constexpr int kChunks = kRowBytes / kChunkBytes;
+  static constexpr bool kSwizzled = kChunks % 8 == 0;
+  static constexpr int kStride = (kSwizzled ? kChunks : kChunks | 1) * kChunkBytes;
+
+  /// Bytes of `rows` rows (a multiple of 8).
+  static __device__ constexpr int bytes(int rows) { return rows * kStride; }
+  /// Where chunk `chunk` of row `row` lies.
+  static __device__ __forceinline__ int offset(int row, int chunk) {
+    return row * kStride + (kSwizzled ? chunk ^ (row & 7) : chunk) * kChunkBytes;
+  }
+};
+
+/// One lane's addresses for ldmatrix: chunk `lane_chunk + 2 i` of row `lane_row + 8 n`, i and n known to the compiler. What depends on the
+/// lane is worked out once; of the rest an exclusive or remains (of which four differ), and immediates.
+template <int kRowBytes>
+struct LaneRows {
+  using Rows = SharedRows<kRowBytes>;
+  int base;
+
+  __device__ __forceinline__ LaneRows(int lane_row, int lane_chunk)
+      : base(lane_row * Rows::kStride + (Rows::kSwizzled ? lane_chunk ^ (lane_row & 7) : lane_chunk) * kChunkBytes) {}
+  /// lane_chunk is 0 or 1.
+  __device__ __forceinline__ int at(int row8, int chunk_pair) const {
+    const int chunk = 2 * chunk_pair;
+    if constexpr (Rows::kSwizzled) return (base ^ ((chunk & 7) * kChunkBytes)) + (chunk >> 3) * 8 * kChunkBytes + row8 * 8 * Rows::kStride;
+    return base + chunk * kChunkBytes + row8 * 8 * Rows::kStride;
+  }
+};
+
+}  // namespace girih::tile

@@ -1,0 +1,136 @@
+// The mma family's tiles: what kernels/attention/mma.cuh takes, and how much of it fits a device. A shape is tried from the fastest down to
+// the smallest; the arithmetic of shared memory repeats that of the kernels, which assert that it suffices.
+#include <algorithm>
+#include <array>
+
+#include "attention/cuda_family.h"
+#include "attention/spec.h"
+#include "base/error.h"
+#include "base/math.h"
+
+namespace girih::attention {
+namespace {
+
+constexpr int kStepKeys = 64;
+constexpr int kDecodeRows = 16;
+constexpr int kMaxDim = 256;
+constexpr std::int64_t kReservedPerBlock = 1024;  // shared memory that the driver takes of each block
+
+/// A row of shared memory: SharedRows::kStride.
+std::int64_t row_stride(std::int64_t row_bytes) {
+  const std::int64_t chunks = row_bytes / 16;
+  return (chunks % 8 == 0 ? chunks : chunks | 1) * 16;
+}
+
+struct Rows {
+  std::int64_t key, value, query;  // bytes of a row, padded
+  std::int64_t slot;               // of the ring
+};
+
+Rows rows_of(const AttentionSpec& spec) {
+  Rows r{};
+  r.key = round_up(bytes(spec.k_dtype, spec.head_dim_qk), 32);
+  r.value = spec.v_is_k ? r.key : round_up(bytes(spec.v_dtype, spec.head_dim_vo), 32);
+  r.query = r.key * 16 / bits(spec.k_dtype);
+  r.slot = kStepKeys * std::max(row_stride(r.key), row_stride(r.value));
+  return r;
+}
+
+struct Shape {
+  int tile_rows, threads, blocks_per_sm, slots;
+};
+
+std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
+  const Rows r = rows_of(request.spec);
+  const std::int64_t ring = shape.slots * r.slot;
+  if (shape.tile_rows <= kDecodeRows) {
+    const std::int64_t warps = shape.threads / 32;
+    return ring + warps * 8 * round_up(request.spec.head_dim_vo, 32) * 4 + warps * 16 * 8 + 16;
+  }
+  const bool keeps_rows = !request.program.mask.empty() || !request.program.logits.empty();
+  return ring + shape.tile_rows * row_stride(r.query) + (keeps_rows ? shape.tile_rows * 64 : 0) + 16;
+}
+
+bool fits(const CudaRequest& request, const Shape& shape) {
+  const std::int64_t needed = shared_bytes(request, shape);
+  return needed <= request.device.shared_per_block && shape.blocks_per_sm * (needed + kReservedPerBlock) <= request.device.shared_per_sm;
+}
+
+/// Decode: two blocks a multiprocessor hide each other's tile ends. Prefill: warps of 32 rows where their registers allow two blocks.
+constexpr std::array<Shape, 7> kDecodeShapes = {{{kDecodeRows, 128, 2, 12},
+                                                 {kDecodeRows, 128, 2, 8},
+                                                 {kDecodeRows, 128, 2, 6},
+                                                 {kDecodeRows, 128, 2, 4},
+                                                 {kDecodeRows, 128, 2, 2},
+                                                 {kDecodeRows, 128, 1, 4},
+                                                 {kDecodeRows, 128, 1, 2}}};
+constexpr std::array<Shape, 6> kPrefillShapes = {{{128, 128, 2, 4},
+                                                  {128, 128, 2, 2},
+                                                  {128, 256, 1, 4},
+                                                  {128, 256, 1, 2},
+                                                  {64, 128, 1, 4},
+                                                  {64, 128, 1, 2}}};
+/// O of more than 128 dims leaves a warp room for 16 rows.
+constexpr std::array<Shape, 4> kWidePrefillShapes = {{{128, 256, 1, 4}, {128, 256, 1, 2}, {64, 128, 1, 4}, {64, 128, 1, 2}}};
+
+/// tile_rows 0: none fits.
+Shape shape_of(const CudaRequest& request, int tile_class) {
+  const auto first = [&](const auto& shapes) {
+    const auto found = std::find_if(shapes.begin(), shapes.end(), [&](const Shape& s) { return fits(request, s); });
+    return found == shapes.end() ? Shape{} : *found;
+  };
+  if (tile_class == kSmall) return first(kDecodeShapes);
+  return request.spec.head_dim_vo > 128 ? first(kWidePrefillShapes) : first(kPrefillShapes);
+}
+
+bool takes_scale(ScaleGranularity g) {
+  return g == ScaleGranularity::none || g == ScaleGranularity::tensor || g == ScaleGranularity::head;
+}
+
+std::string mma_refusal(const CudaRequest& request, int tile_class) {
+  const AttentionSpec& s = request.spec;
+  const variant::Program& v = request.program;
+  if (request.device.arch < 80 && s.q_dtype != DType::f16) return "tensor cores before sm_80 take f16 only";
+  if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return "q_dtype must be f16 or bf16";
+  for (const DType kv : {s.k_dtype, s.v_dtype}) {
+    if (kv != s.q_dtype && kv != DType::e4m3 && kv != DType::e5m2 && kv != DType::i8) return "K and V must have Q's type or an 8-bit one";
+  }
+  if (!takes_scale(s.k_scale) || !takes_scale(s.v_scale)) return "scales must be of a tensor or a head";
+  if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";
+  if (!v.softmax && s.q_dtype == DType::f16) return "weights that are no softmax may exceed f16";
+  if (s.v_is_k && s.head_dim_vo > kMaxDim) return "MLA's 512 dims of V";
+  if (s.head_dim_qk > kMaxDim || s.head_dim_vo > kMaxDim) return "head dims must be at most 256";
+  if (s.head_dim_qk % 8 != 0 || s.head_dim_vo % 8 != 0) return "head dims must be multiples of 8";
+  if (s.head_dim_rope > 0) {
+    if (s.k_scale != ScaleGranularity::none) return "quantised K in two tensors";
+    if ((s.head_dim_qk - s.head_dim_rope) * bits(s.k_dtype) / 8 % 128 != 0) return "K's first tensor must have rows of 128 bytes each";
+  }
+  if (shape_of(request, tile_class).tile_rows == 0) return "no tile fits the device's shared memory";
+  return {};
+}
+
+CudaTile mma_tile(const CudaRequest& request, int tile_class) {
+  const Shape shape = shape_of(request, tile_class);
+  CudaTile tile;
+  tile.threads = shape.threads;
+  tile.blocks_per_sm = shape.blocks_per_sm;
+  tile.stages = shape.slots;
+  tile.shared_bytes = shared_bytes(request, shape);
+  tile.math = variant::CudaMath::approximate;
+  if (tile_class == kSmall) {
+    // Bound by memory: a step costs its bytes, whatever rows it serves. Starting and ending a tile is worth about a step of 32 KiB.
+    const std::int64_t step = std::max<std::int64_t>(1, 2 * rows_of(request.spec).slot / 2048);
+    tile.tune = {.tile_rows = shape.tile_rows, .kv_block = kStepKeys, .cost_piece = 16, .cost_block = step, .cost_block_row = 0};
+  } else {
+    // Rows come in operands of a warp; the copies of a step are the same for all.
+    tile.tune = {.tile_rows = shape.tile_rows, .kv_block = kStepKeys, .cost_piece = 384, .cost_block = 64, .cost_block_row = 1};
+  }
+  return tile;
+}
+
+}  // namespace
+
+const CudaFamily kMmaFamily = {
+    .name = "mma", .include = "attention/mma.cuh", .function = "run_mma", .refusal = mma_refusal, .tile = mma_tile};
+
+}  // namespace girih::attention
