@@ -34,6 +34,7 @@ struct ScheduleForm {
   int num_kv_heads = 1;
   int group = 1;
   int num_units = 1;
+  int num_small_units = -1;  // of them, where classes are separate
   bool batch_invariant = false;
   Variant variant{};
   AttentionLimits limits{.max_tokens = 4096, .max_requests = 64, .max_segments = 4, .max_groups = 4096, .max_kv_len = 1 << 20};
@@ -64,7 +65,10 @@ inline std::shared_ptr<ScheduleState> make_schedule(const ScheduleForm& form) {
   state->part_stride = 128;
   state->tune = form.tune.small_rows > 0 ? form.tune : small_tune();
   state->program = variant::compile(form.variant);
-  state->max_part_rows = attention::worst_part_rows(*state);
+  if (state->limits.max_qo_len == 0) state->limits.max_qo_len = state->limits.max_tokens;
+  state->separate_classes = form.num_small_units >= 0;
+  state->num_small_units = std::max(form.num_small_units, 0);
+  attention::set_bounds(*state);
   return state;
 }
 

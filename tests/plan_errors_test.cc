@@ -37,7 +37,7 @@ ScheduleForm form_of() {
   form.num_kv_heads = 2;
   form.group = 2;
   form.num_units = 3;
-  form.limits = {.max_tokens = 10, .max_requests = 4, .max_segments = 2, .max_groups = 7, .max_kv_len = 100};
+  form.limits = {.max_tokens = 10, .max_requests = 4, .max_segments = 2, .max_groups = 7, .max_kv_len = 100, .max_qo_len = 4};
   return form;
 }
 
@@ -78,11 +78,19 @@ const Case kCases[] = {
     {"max_requests is 4", [](Spoiled& s) { s.batch.qo_indptr = s.a = {0, 1, 2, 3, 4, 5}; }},
     {"max_tokens is 10",
      [](Spoiled& s) {
-       s.batch.qo_indptr = s.a = {0, 2, 3, 11};
+       s.batch.qo_indptr = s.a = {0, 4, 8, 11};
      }},
     {"qo_indptr[3]=4611686018427387904",
      [](Spoiled& s) {
        s.batch.qo_indptr = s.a = {0, 2, 3, kHuge};
+     }},
+    {"qo_indptr[3]=8 gives request 2 5 rows; the schedule's max_qo_len is 4",
+     [](Spoiled& s) {
+       s.batch.qo_indptr = s.a = {0, 2, 3, 8};
+     }},
+    {"segments[0].qo_indptr[3]=6 gives group 2 5 rows; the schedule's max_qo_len is 4",
+     [](Spoiled& s) {
+       s.segments[0].qo_indptr = s.a = {0, 0, 1, 6};
      }},
     {": kv_len has 2 entries",
      [](Spoiled& s) {
@@ -277,6 +285,35 @@ TEST(PlanErrors, InvariantSegmentsMeetAtChunks) {
 }
 
 /// A blob whose bytes were changed is refused or read, never trusted; each of these changes must be refused.
+/// Limits that show only in the number of items, or in a class that the schedule has no units for.
+TEST(PlanErrors, ItemsAndClassesBeyondTheLimits) {
+  ScheduleForm form = form_of();
+  form.limits.max_items = 9;
+  attention::PlanState few(plan_test::make_schedule(form));
+  make_plan(few, plan_test::simple_batch({1, 1, 1}, {5, 6, 7}).batch());  // two heads and three units: nine at most
+  try {
+    make_plan(few, plan_test::simple_batch({1, 1, 1, 1}, {5, 6, 7, 8}).batch());
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("needs 11 work items; the schedule's limits.max_items is 9"), std::string::npos)
+        << error.what();
+  }
+  form = form_of();
+  form.batch_invariant = true;
+  form.num_small_units = 3;
+  attention::PlanState small(plan_test::make_schedule(form));
+  PlanBatch b = plan_test::simple_batch({1, 1, 1}, {5, 6, 7});
+  make_plan(small, b.batch());
+  const std::vector<std::int64_t> groups = {0, 2, 3, 3};
+  b.segments[0].qo_indptr = groups;
+  try {
+    make_plan(small, b.batch());
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("limits.max_qo_len=4 rules out"), std::string::npos) << error.what();
+  }
+}
+
 TEST(PlanErrors, SpoiledBlobs) {
   const auto state = plan_test::make_schedule(form_of());
   attention::PlanState plan(state);
@@ -293,6 +330,11 @@ TEST(PlanErrors, SpoiledBlobs) {
   const auto item = [](std::byte* at, abi::PlanHeader& h, std::int64_t i) -> abi::WorkItem& {
     return reinterpret_cast<abi::WorkItem*>(at + h.items.offset)[i];
   };
+  const auto part = [&](std::byte* at, abi::PlanHeader& h) -> abi::WorkItem& {
+    std::int64_t i = 0;
+    while (item(at, h, i).part_row < 0 || (item(at, h, i).flags & abi::WorkItem::kLast) == 0) ++i;
+    return item(at, h, i);
+  };
   const Spoil spoils[] = {
       {"header.magic", [](std::byte*, abi::PlanHeader& h) { h.magic ^= 1; }},
       {"header.version", [](std::byte*, abi::PlanHeader& h) { h.version += 1; }},
@@ -305,7 +347,23 @@ TEST(PlanErrors, SpoiledBlobs) {
       {"header.items.offset", [](std::byte*, abi::PlanHeader& h) { h.items.offset = INT64_MAX & ~63; }},
       {"header.merges.offset", [](std::byte*, abi::PlanHeader& h) { h.merges.offset += 8; }},
       {"unit_begin[3]", [](std::byte*, abi::PlanHeader& h) { h.items.count -= 1; }},
-      {"unwritten", [](std::byte*, abi::PlanHeader& h) { h.merges.count -= 1; }},
+      {"merge_begin", [&](std::byte* at, abi::PlanHeader& h) { part(at, h).merge_begin = static_cast<std::int32_t>(h.merges.count); }},
+      {"class_unit_begin[1]", [](std::byte*, abi::PlanHeader& h) { h.class_unit_begin[1] = 1; }},
+      {"num_empty_merges", [](std::byte*, abi::PlanHeader& h) { h.num_empty_merges = -1; }},
+      {"merge_begin", [](std::byte*, abi::PlanHeader& h) { h.num_empty_merges = 1; }},
+      {"unit_begin.offset", [](std::byte*, abi::PlanHeader& h) { h.unit_begin.offset += 64; }},
+      {"items.offset", [](std::byte*, abi::PlanHeader& h) { h.items.offset += 64, h.items.count -= 2; }},
+      {"announce", [&](std::byte* at, abi::PlanHeader& h) { part(at, h).merge_begin += 1; }},
+      {"merge_count", [&](std::byte* at, abi::PlanHeader& h) { part(at, h).merge_count = 0; }},
+      {"merge_count", [&](std::byte* at, abi::PlanHeader& h) { part(at, h).merge_count = INT32_MAX; }},
+      {"items[0].merge_count", [&](std::byte* at, abi::PlanHeader& h) { item(at, h, 0).merge_count = 1; }},
+      {"takes it twice",
+       [](std::byte* at, abi::PlanHeader& h) {
+         auto* parts = reinterpret_cast<abi::MergePart*>(at + h.merge_parts.offset);
+         parts[1] = parts[0];
+       }},
+      {"unwritten",
+       [](std::byte* at, abi::PlanHeader& h) { reinterpret_cast<abi::MergeItem*>(at + h.merges.offset)->row_count -= 1; }},
       {"items[0].segment", [&](std::byte* at, abi::PlanHeader& h) { item(at, h, 0).segment = 1; }},
       {"items[0].kv_head", [&](std::byte* at, abi::PlanHeader& h) { item(at, h, 0).kv_head = 2; }},
       {"items[0].tile_class", [&](std::byte* at, abi::PlanHeader& h) { item(at, h, 0).tile_class = 2; }},

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -92,6 +93,7 @@ class PlanChecker {
   void check(bool exact_mask) {
     count_seen();
     check_coverage();
+    check_announcements();
     check_items(exact_mask);
     check_limits();
   }
@@ -165,6 +167,33 @@ class PlanChecker {
     }
   }
 
+  /// Each merge hears of exactly its parts, once each, and empty ones come first.
+  void check_announcements() {
+    std::vector<std::set<std::int32_t>> heard(view_.merges.size());
+    for (const WorkItem& item : view_.items) {
+      if ((item.flags & WorkItem::kLast) == 0 || item.part_row < 0) {
+        EXPECT_EQ(item.merge_count, 0);
+        continue;
+      }
+      ASSERT_GE(item.merge_count, 1);
+      ASSERT_LE(item.merge_begin + item.merge_count, std::ssize(view_.merges));
+      for (std::int32_t m = item.merge_begin; m < item.merge_begin + item.merge_count; ++m) {
+        const abi::MergeItem& merge = view_.merges[static_cast<std::size_t>(m)];
+        EXPECT_EQ(merge.kv_head, item.kv_head);
+        const std::int32_t part = item.part_row + merge.row_begin - item.row_begin;
+        EXPECT_TRUE(heard[static_cast<std::size_t>(m)].insert(part).second) << "merge " << m;
+      }
+    }
+    for (std::size_t m = 0; m < view_.merges.size(); ++m) {
+      const abi::MergeItem& merge = view_.merges[m];
+      std::set<std::int32_t> parts;
+      for (std::int32_t i = 0; i < merge.part_count; ++i)
+        parts.insert(view_.merge_parts[static_cast<std::size_t>(merge.part_begin + i)].part_row);
+      EXPECT_EQ(parts, heard[m]) << "merge " << m;
+      EXPECT_EQ(merge.part_count == 0, static_cast<std::int32_t>(m) < view_.header->num_empty_merges) << "merge " << m;
+    }
+  }
+
   void check_coverage() {
     for (std::size_t i = 0; i < seen_.size(); ++i) {
       ASSERT_EQ(writes_[i], 1) << "head and row " << i;
@@ -234,18 +263,37 @@ class PlanChecker {
     EXPECT_LE(plan_.info.workspace_bytes, attention::lay_out_workspace(state_, state_.max_part_rows).total);
     EXPECT_EQ(plan_.info.num_items, std::ssize(view_.items));
     EXPECT_EQ(plan_.info.num_merges, std::ssize(view_.merges));
+    EXPECT_LE(std::ssize(view_.items), state_.max_items);
+    EXPECT_LE(std::ssize(view_.merges), state_.max_merges);
+    EXPECT_LE(plan_.info.blob_bytes, state_.max_blob_bytes);
     std::int64_t total = 0;
     std::int64_t largest = 0;
-    for (int u = 0; u < state_.num_units; ++u) {
-      std::int64_t cost = 0;
-      for (std::int32_t i = view_.unit_begin[u]; i < view_.unit_begin[u + 1]; ++i) cost += view_.items[i].cost;
-      total += cost;
-      largest = std::max(largest, cost);
+    for (int c = 0; c < attention::kNumClasses; ++c) {
+      const int begin = view_.header->class_unit_begin[c];
+      const int end = view_.header->class_unit_begin[c + 1];
+      std::int64_t class_total = 0;
+      std::int64_t class_largest = 0;
+      for (int u = begin; u < end; ++u) {
+        std::int64_t cost = 0;
+        for (std::int32_t i = view_.unit_begin[u]; i < view_.unit_begin[u + 1]; ++i) {
+          cost += view_.items[i].cost;
+          if (state_.separate_classes) {
+            EXPECT_EQ(view_.items[i].tile_class, c);
+          }
+        }
+        class_total += cost;
+        class_largest = std::max(class_largest, cost);
+      }
+      total += class_total;
+      largest = std::max(largest, class_largest);
+      // What contiguous stretches can promise at any size: a unit stops less than a piece short, and a cut repeats less than a piece.
+      if (begin < end) {
+        EXPECT_LE(class_largest, (class_total / (end - begin) + 3 * plan_.info.max_piece_cost) * 129 / 128 + 2);
+      }
     }
+    EXPECT_EQ(view_.header->class_unit_begin[attention::kNumClasses], state_.num_units);
     EXPECT_EQ(plan_.info.total_cost, total);
     EXPECT_EQ(plan_.info.max_unit_cost, largest);
-    // What contiguous stretches can promise at any size: a unit stops less than a piece short, and a cut repeats less than a piece.
-    EXPECT_LE(largest, (total / state_.num_units + 3 * plan_.info.max_piece_cost) * 129 / 128 + 2);
   }
 
   const PlanState& plan_;
@@ -366,10 +414,12 @@ TEST_P(PlanProperties, RandomBatches) {
     form.num_kv_heads = static_cast<int>(random.in(1, 3));
     form.group = static_cast<int>(random.in(1, 4));
     form.num_units = random.one_in(4) ? 132 : static_cast<int>(random.in(1, 9));
+    if (form.num_units > 1 && random.one_in(2)) form.num_small_units = static_cast<int>(random.in(1, form.num_units - 1));
     form.batch_invariant = random.one_in(3);
     form.variant.mask = mask.mask;
     // Tight limits: the bound on parts must hold for exactly these.
-    form.limits = {.max_tokens = 300, .max_requests = 8, .max_segments = 3, .max_groups = 1000, .max_kv_len = 150};
+    form.limits = {.max_tokens = 300, .max_requests = 8, .max_segments = 3, .max_groups = 200, .max_kv_len = 150};
+    if (!mask.exact) form.limits.max_items = 20000;  // masks with many holes
     const auto state = plan_test::make_schedule(form);
     PlanState plan(state);
     for (int i = 0; i < 10; ++i) {
@@ -403,6 +453,7 @@ TEST(Plan, SingleSegmentKeepsItsOwnBound) {
     form.group = static_cast<int>(random.in(1, 4));
     form.num_units = static_cast<int>(random.in(1, 40));
     form.batch_invariant = random.one_in(2);
+    if (form.num_units > 1 && random.one_in(2)) form.num_small_units = static_cast<int>(random.in(1, form.num_units - 1));
     form.limits = {.max_tokens = 260, .max_requests = 6, .max_segments = 1, .max_groups = 1000, .max_kv_len = random.one_in(2) ? 150 : 40};
     const auto state = plan_test::make_schedule(form);
     PlanState plan(state);
@@ -494,6 +545,69 @@ TEST(Plan, BalanceOfZipfBatches) {
     EXPECT_LE(static_cast<double>(plan.info.max_unit_cost), 1.05 * static_cast<double>(std::max(mean, plan.info.max_piece_cost)))
         << form.num_units << " units, " << requests << " requests, piece " << plan.info.max_piece_cost;
   }
+}
+
+/// Where classes are separate, what one list holds moves nothing in the other: a decode batch is cut alike beside any prefill.
+TEST(Plan, ListsAreBalancedOnTheirOwn) {
+  const auto small_items = [](const PlanState& plan) {
+    std::vector<std::array<std::int32_t, 6>> items;
+    for (int u = 0; u < plan.view.header->class_unit_begin[1]; ++u) {
+      for (std::int32_t i = plan.view.unit_begin[u]; i < plan.view.unit_begin[u + 1]; ++i) {
+        const WorkItem& item = plan.view.items[i];
+        items.push_back({u, item.row_begin, item.kv_head, item.kv_begin, item.kv_end, item.part_row});
+      }
+    }
+    return items;
+  };
+  Random random(11);
+  for (int round = 0; round < 100; ++round) {
+    ScheduleForm form;
+    form.num_kv_heads = 2;
+    form.group = 2;
+    form.num_units = 12;
+    form.num_small_units = 7;
+    PlanState plan(plan_test::make_schedule(form));
+    std::vector<std::int64_t> q_len;
+    std::vector<std::int64_t> kv_len;
+    for (std::int64_t r = random.in(1, 9); r > 0; --r) {
+      q_len.push_back(random.in(1, 3));
+      kv_len.push_back(random.in(0, 300));
+    }
+    make_plan(plan, plan_test::simple_batch(q_len, kv_len).batch());
+    const auto alone = small_items(plan);
+    EXPECT_EQ(plan.view.unit_begin[12], static_cast<std::int32_t>(alone.size()));
+    q_len.push_back(random.in(4, 200));
+    kv_len.push_back(random.in(0, 5000));
+    make_plan(plan, plan_test::simple_batch(q_len, kv_len).batch());
+    EXPECT_EQ(small_items(plan), alone) << "round " << round;
+    EXPECT_GT(plan.view.unit_begin[12], plan.view.unit_begin[7]);
+  }
+}
+
+/// The bounds are what a captured graph's buffers are sized by: right for decode, and not wasteful.
+TEST(Plan, BoundsOfADecodeSchedule) {
+  ScheduleForm form;
+  form.num_kv_heads = 8;
+  form.group = 4;
+  form.num_units = 396;
+  form.num_small_units = 396;
+  form.variant.mask = variants::causal();
+  form.limits = {.max_tokens = 256,
+                 .max_requests = 256,
+                 .max_segments = 1,
+                 .max_groups = 256,
+                 .max_kv_len = 1 << 17,
+                 .max_qo_len = 1,
+                 .max_items = 4096};
+  form.tune = plan_test::small_tune();
+  form.tune.classes[attention::kSmall].tile_rows = 16;
+  form.tune.small_rows = 16;
+  const auto state = plan_test::make_schedule(form);
+  EXPECT_LT(state->max_blob_bytes, 512 << 10);
+  PlanState plan(state);
+  make_plan(plan, plan_test::simple_batch(std::vector<std::int64_t>(256, 1), std::vector<std::int64_t>(256, 8192)).batch());
+  EXPECT_LE(plan.info.blob_bytes, state->max_blob_bytes);
+  EXPECT_GT(plan.info.blob_bytes, state->max_blob_bytes / 5);
 }
 
 /// A causal prefill keeps about half the pairs; what is kept is what a unit pays for.

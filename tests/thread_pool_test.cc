@@ -3,6 +3,9 @@
 #include "cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
+#if defined(__linux__)
+#include <sched.h>
+#endif
 
 #include <atomic>
 #include <chrono>
@@ -13,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/features.h"
 #include "girih/error.h"
 
 namespace {
@@ -51,6 +55,44 @@ TEST(ThreadPoolTest, CallerIsWorkerZero) {
   EXPECT_NE(ids[1], ids[0]);
   EXPECT_NE(ids[2], ids[0]);
   EXPECT_NE(ids[1], ids[2]);
+}
+
+#if defined(__linux__)
+TEST(ThreadPoolTest, WorkersRunOnTheirCpus) {
+  const std::vector<int> usable = usable_cpus();
+  const std::vector<int> cpus = {usable.back(), usable.front()};
+  ThreadPool pool(4, cpus);
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
+  std::vector<int> found(4, -1);
+  std::vector<int> counts(4);
+  pool.parallel([&](int worker) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return;
+    counts[worker] = CPU_COUNT(&set);
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &set)) found[worker] = cpu;
+    }
+  });
+  for (int worker = 1; worker < 4; ++worker) {
+    EXPECT_EQ(counts[worker], 1) << worker;
+    EXPECT_EQ(found[worker], cpus[worker % 2]) << worker;
+  }
+  EXPECT_EQ(counts[0], CPU_COUNT(&before)) << "the calling thread stays as it is";
+}
+#endif
+
+TEST(ThreadPoolTest, CpusThatAreNotUsableAreRefused) {
+  for (const int cpu : {-1, 1 << 20}) {
+    const std::vector<int> cpus = {usable_cpus().front(), cpu};
+    try {
+      const ThreadPool pool(2, cpus);
+      FAIL() << "cpu " << cpu << " was taken";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::invalid_argument);
+      EXPECT_NE(std::string(error.what()).find("cpus[1]=" + std::to_string(cpu)), std::string::npos) << error.what();
+    }
+  }
 }
 
 TEST(ThreadPoolTest, WorkersSeeEachOthersWritesInTheNextRegion) {

@@ -54,8 +54,7 @@ double useful_bytes(const cases::ServingCase& c) {
 }
 
 OwnedBatch make_batch(const cases::ServingCase& c) {
-  OwnedBatch batch =
-      make_batch(c.spec, c.qo_lens, c.kv_lens, cases::kServingPageSize, parse_call(c.mask, c.name), parse_call(c.logits, c.name));
+  OwnedBatch batch = make_batch(c.spec, c.qo_lens, c.kv_lens, c.page_size, parse_call(c.mask, c.name), parse_call(c.logits, c.name));
   if (c.sinks) add_sinks(batch.variant, std::vector<float>(static_cast<std::size_t>(c.spec.num_qo_heads), cases::kServingSink));
   batch.spec.variant = batch.variant.variant;
   return batch;
@@ -66,6 +65,7 @@ void AttentionData::Free::operator()(std::byte* memory) const { std::free(memory
 AttentionData::Memory AttentionData::allocate(std::int64_t bytes) {
   Memory memory(static_cast<std::byte*>(std::aligned_alloc(64, static_cast<std::size_t>(round_up(std::max<std::int64_t>(bytes, 64), 64)))));
   if (memory == nullptr) throw std::bad_alloc();
+  if (bytes > 0) blocks_.emplace_back(memory.get(), static_cast<std::size_t>(bytes));
   return memory;
 }
 
@@ -85,8 +85,9 @@ AttentionData::Memory AttentionData::random_memory(DType dtype, std::int64_t ele
   return memory;
 }
 
-AttentionData::AttentionData(const cases::ServingCase& c) {
+AttentionData::AttentionData(const cases::ServingCase& c) : page_size_(c.page_size) {
   batch_ = make_batch(c);
+  blocks_.emplace_back(reinterpret_cast<const std::byte*>(&scale_), sizeof scale_);
   const AttentionSpec& spec = batch_.spec;
   make_pages(c);
   make_store(spec);
@@ -99,12 +100,17 @@ AttentionData::AttentionData(const cases::ServingCase& c) {
 }
 
 void AttentionData::make_pages(const cases::ServingCase& c) {
-  const std::int64_t prefix_pages = c.shared_prefix / cases::kServingPageSize;
+  if (c.page_size == kEndlessPage) {
+    num_pages_ = batch_.segments.front().kv_indptr.back();
+    pages_.resize(1);
+    return;
+  }
+  const std::int64_t prefix_pages = c.shared_prefix / c.page_size;
   std::vector<std::int32_t> prefix, own, flat;
   for (std::int64_t p = 0; p < prefix_pages; ++p) prefix.push_back(static_cast<std::int32_t>(num_pages_++));
   for (std::int64_t kv_len : c.kv_lens) {
     flat.insert(flat.end(), prefix.begin(), prefix.end());
-    for (std::int64_t p = prefix_pages; p < ceil_div(kv_len, cases::kServingPageSize); ++p) {
+    for (std::int64_t p = prefix_pages; p < ceil_div(kv_len, c.page_size); ++p) {
       own.push_back(static_cast<std::int32_t>(num_pages_));
       flat.push_back(static_cast<std::int32_t>(num_pages_++));
     }
@@ -123,21 +129,22 @@ void AttentionData::make_pages(const cases::ServingCase& c) {
   pages_ = {shuffled(prefix), shuffled(own)};
   std::vector<std::int64_t> own_lens = c.kv_lens;
   for (std::int64_t& n : own_lens) n -= c.shared_prefix;
-  batch_.segments = {make_segment({c.shared_prefix}, cases::kServingPageSize), make_segment(own_lens, cases::kServingPageSize)};
+  batch_.segments = {make_segment({c.shared_prefix}, c.page_size), make_segment(own_lens, c.page_size)};
   batch_.segments[0].qo_indptr = {0, batch_.num_tokens()};
 }
 
 void AttentionData::make_store(const AttentionSpec& spec) {
-  store_.page_size = cases::kServingPageSize;
+  const std::int64_t page_tokens = std::max<std::int64_t>(page_size_, 1);  // ragged: num_pages_ counts tokens
+  store_.page_size = page_size_;
   store_.num_pages = num_pages_;
   const auto plane = [&](DType dtype, int dim, ScaleGranularity scale, Memory& memory, std::uint64_t seed) {
-    memory = random_memory(dtype, num_pages_ * cases::kServingPageSize * spec.num_kv_heads * dim, seed);
+    memory = random_memory(dtype, num_pages_ * page_tokens * spec.num_kv_heads * dim, seed);
     KvPlane p;
     p.data = memory.get();
     p.dtype = dtype;
     p.head_byte_stride = bytes(dtype, dim);
     p.token_byte_stride = p.head_byte_stride * spec.num_kv_heads;
-    p.page_byte_stride = p.token_byte_stride * cases::kServingPageSize;
+    p.page_byte_stride = page_size_ == kEndlessPage ? 0 : p.token_byte_stride * page_tokens;
     p.scales.granularity = scale;
     if (scale != ScaleGranularity::none) {
       scale_ = kQuantStep;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "girih/attention.h"
@@ -29,20 +30,24 @@ class AttentionData {
 
   const OwnedBatch& batch() const { return batch_; }
   AttentionArgs args() const;
+  /// All memory that args() points into, but page tables and parameters.
+  const std::vector<std::span<const std::byte>>& blocks() const { return blocks_; }
 
  private:
   struct Free {
     void operator()(std::byte* memory) const;
   };
   using Memory = std::unique_ptr<std::byte[], Free>;
-  static Memory allocate(std::int64_t bytes);
+  Memory allocate(std::int64_t bytes);
   Memory random_memory(DType dtype, std::int64_t elements, std::uint64_t seed);
   void make_pages(const cases::ServingCase& c);
   void make_store(const AttentionSpec& spec);
 
   OwnedBatch batch_;
   std::vector<std::vector<std::int32_t>> pages_;  // per segment
-  std::int64_t num_pages_ = 0;
+  std::int64_t page_size_ = 0;
+  std::int64_t num_pages_ = 0;  // ragged: tokens
+  std::vector<std::span<const std::byte>> blocks_;
   Memory q_memory_, o_memory_, k_memory_, v_memory_;
   float scale_ = 1;  // of every quantised plane
   KvStore store_;

@@ -335,8 +335,11 @@ AttentionLimits OwnedBatch::limits() const {
   limits.max_tokens = num_tokens();
   limits.max_requests = num_requests();
   limits.max_segments = std::max<std::int64_t>(1, std::ssize(segments));
+  for (std::size_t r = 0; r + 1 < qo_indptr.size(); ++r) limits.max_qo_len = std::max(limits.max_qo_len, qo_indptr[r + 1] - qo_indptr[r]);
   for (const OwnedSegment& segment : segments) {
     limits.max_groups += std::ssize(segment.kv_len);
+    for (std::size_t g = 0; g + 1 < segment.qo_indptr.size(); ++g)
+      limits.max_qo_len = std::max(limits.max_qo_len, segment.qo_indptr[g + 1] - segment.qo_indptr[g]);
     for (std::int64_t n : segment.kv_len) limits.max_kv_len = std::max(limits.max_kv_len, n);
   }
   for (const ParamValue& param : variant.plan_params)

@@ -20,6 +20,8 @@ struct BenchOptions {
   std::string json, report, target = "best";
   int repeats = 0;  ///< 0 = the subcommand's own choice
   int workers = 0;
+  std::vector<int> cpus{};
+  std::string backend = "cpu", family;  ///< of attention
   bool list = false;
   std::FILE* table = stdout;  ///< where the table goes: stderr while stdout carries the JSON
 };
@@ -52,11 +54,13 @@ Context bench_context(const BenchOptions& options);
 BenchResult bench_machine(const BenchOptions& options);
 BenchResult bench_plan(const BenchOptions& options, AllocationCount allocation_count);
 BenchResult bench_attention(const BenchOptions& options);
+BenchResult bench_attention_cuda(const BenchOptions& options);
 
 /// Names for --list and filters.
 std::vector<std::string> machine_case_names();
 std::vector<std::string> plan_case_names();
 std::vector<std::string> attention_case_names();
+std::vector<std::string> gpu_attention_case_names();
 
 /// The cases of those names with all that a program of another library needs to time the same problem.
 nlohmann::ordered_json describe_attention_cases(const std::vector<std::string>& names);

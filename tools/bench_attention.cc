@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 
+#include "base/error.h"
+#include "tests/cases/serving_gpu.h"
 #include "tools/attention_data.h"
 #include "tools/bench.h"
 #include "tools/plan_report.h"
@@ -214,7 +216,9 @@ std::vector<std::string> attention_case_names() {
 
 Json describe_attention_cases(const std::vector<std::string>& names) {
   Json described = Json::array();
-  for (const ServingCase& c : cases::serving_cases()) {
+  std::vector<ServingCase> table = cases::serving_cases();
+  for (ServingCase& c : cases::gpu_serving_cases()) table.push_back(std::move(c));
+  for (const ServingCase& c : table) {
     if (std::find(names.begin(), names.end(), c.name) == names.end()) continue;
     described.push_back({{"case", c.name},
                          {"num_qo_heads", c.spec.num_qo_heads},
@@ -227,7 +231,7 @@ Json describe_attention_cases(const std::vector<std::string>& names) {
                          {"v_is_k", c.spec.v_is_k},
                          {"qo_lens", c.qo_lens},
                          {"kv_lens", c.kv_lens},
-                         {"page_size", cases::kServingPageSize},
+                         {"page_size", c.page_size},
                          {"mask", c.mask},
                          {"logits", c.logits},
                          {"sinks", c.sinks},
@@ -238,6 +242,8 @@ Json describe_attention_cases(const std::vector<std::string>& names) {
 }
 
 BenchResult bench_attention(const BenchOptions& options) {
+  if (options.backend == "cuda") return bench_attention_cuda(options);
+  if (!options.family.empty()) fail(Code::invalid_argument, "--family", "'{}' is for --backend cuda", options.family);
   const std::vector<std::string> chosen = choose_cases(options, attention_case_names());
   const Context context = bench_context(options);
   const std::vector<ServingCase> table = cases::serving_cases();

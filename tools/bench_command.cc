@@ -34,7 +34,8 @@ struct Subcommand {
 
 void run_bench(BenchOptions options, const Subcommand& subcommand, int& exit_code) {
   if (options.list) {
-    const std::vector<std::string> names = choose_cases(options, subcommand.case_names());
+    const auto all = options.backend == "cuda" ? gpu_attention_case_names : subcommand.case_names;
+    const std::vector<std::string> names = choose_cases(options, all());
     if (options.json.empty()) {
       for (const std::string& name : names) fmt::print("{}\n", name);
     } else {
@@ -68,6 +69,7 @@ std::vector<std::string> choose_cases(const BenchOptions& options, const std::ve
 Context bench_context(const BenchOptions& options) {
   ContextOptions context;
   context.num_workers = options.workers;
+  context.cpus = options.cpus;
   context.target = target_from_name(options.target);
   return Context(context);
 }
@@ -88,8 +90,18 @@ void add_bench_command(CLI::App& app, int& exit_code, AllocationCount allocation
     command->add_option("--report", o->report, "Write the results as a page with a table");
     command->add_option("--repeats", o->repeats, "Repeats a median is taken over")->check(CLI::Range(1, 100000));
     command->add_option("--workers", o->workers, "CPU workers; 0 = all CPUs")->check(CLI::Range(0, 4096));
+    command
+        ->add_option("--cpus", o->cpus,
+                     "Bind worker W to the W-th of these CPUs, e.g. 0,2,4,6 (the first is for the calling thread, not bound)")
+        ->delimiter(',');
     if (std::string_view(subcommand.name) != "machine") {
       command->add_option("--target", o->target, "SIMD target: best, scalar, avx2, avx3, avx3_bf16, neon")->capture_default_str();
+    }
+    if (std::string_view(subcommand.name) == "attention") {
+      command->add_option("--backend", o->backend, "cpu, or cuda: CUDA device 0")
+          ->check(CLI::IsMember({"cpu", "cuda"}))
+          ->capture_default_str();
+      command->add_option("--family", o->family, "CUDA: one family's kernels (floor, mma) in place of the table's choice");
     }
     command->add_flag("--list", o->list, "List the cases");
     command->callback([o, subcommand, &exit_code] { run_bench(*o, subcommand, exit_code); });

@@ -104,6 +104,7 @@ struct Command {
   std::string json_file, report_file, results_file, compare_file;
   std::int64_t max_input = -1, max_output = -1, limit = -1;  // -1: not given
   int workers = 0;
+  std::vector<int> cpus{};
   bool no_sharing = false;
   bool quiet = false;
   ReplayOptions options;
@@ -150,7 +151,7 @@ int Command::run() {
   options.max_output = max_output >= 0 ? max_output : built_in ? kBuiltInMaxOutput : 0;
   const Trace requests = built_in ? built_in_trace(options.limit > 0 ? options.limit : kBuiltInRequests, options.seed) : read_trace(trace);
 
-  const Context context({.num_workers = workers, .target = target_from_name(target)});
+  const Context context({.num_workers = workers, .cpus = cpus, .target = target_from_name(target)});
   ReplayResult result;
   {
     const InterruptGuard guard;
@@ -221,6 +222,8 @@ void add_engine_options(CLI::App& app, Command& command) {
   app.add_flag("--batch-invariant", options.batch_invariant,
                "A row's bits depend on its own request only; shared prefixes are then not read as a cascade");
   app.add_option("--workers", command.workers, "CPU workers; 0 = all CPUs")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_option("--cpus", command.cpus, "Bind worker W to the W-th of these CPUs, e.g. 0,2,4,6 (the calling thread is not bound)")
+      ->delimiter(',');
   app.add_option("--target", command.target, "SIMD target: best, scalar, avx2, avx3, avx3_bf16, neon")->capture_default_str();
 }
 

@@ -109,6 +109,11 @@ struct AttentionLimits {
   std::int64_t max_groups = 0;             ///< query groups over all segments; 0 = max_requests * max_segments
   std::int64_t max_kv_len = 0;             ///< keys of one group in one segment
   std::int64_t max_param_bytes = 1 << 20;  ///< plan-time parameters
+  /// Query rows of one request, and of one group; 0 = max_tokens. A schedule whose requests are all short needs one kernel, not two.
+  std::int64_t max_qo_len = 0;
+  /// Work items of a plan, which size a GPU's copy of it. 0 = on the CPU any number; on a GPU what any batch needs where a row sees one
+  /// run of keys (no mask, causal, windows), and up to four runs a tile under other masks.
+  std::int64_t max_items = 0;
 };
 
 /// Groups of query rows, each with its run of pages.
@@ -149,6 +154,7 @@ struct Batch {
 namespace attention {
 struct ScheduleState;
 struct PlanState;
+struct DevicePlanState;
 }  // namespace attention
 
 /// A buffer that run() needs.
@@ -177,7 +183,9 @@ class Schedule {
 
 /// Tuning that a caller may fix; zeros take the table's choice.
 struct ScheduleOptions {
-  int num_units = 0;  ///< 0 = the context's workers
+  int num_units = 0;   ///< CPU: what a plan is balanced over; 0 = the context's workers
+  int num_sms = 0;     ///< CUDA: multiprocessors to use, so that others stay free for work beside this; 0 = all
+  std::string family;  ///< CUDA: "floor", "mma"; "" = the fastest that takes the spec
 };
 
 /// Validates the spec against capabilities() and freezes every choice. Throws invalid_argument or unsupported.
@@ -216,6 +224,35 @@ class Plan {
   std::unique_ptr<attention::PlanState> state_;
 };
 
+/// A plan on its CUDA device: memory of fixed size and address for any plan of one schedule. One serves all layers of a step.
+/// Its work is ordered by streams: upload() waits, in the stream, for runs before it, and runs wait for it. Runs with one DevicePlan may
+/// not overlap (its merge counters are theirs); use two for that. Not copyable; one thread at a time.
+///
+/// With CUDA graphs: capture run(), not upload(). Before each replay update() the plan and upload() it on the stream that replays: the
+/// graph reads the new batch, of any sizes within the schedule's limits, as long as it needs no more tokens, table entries and segments
+/// than the tensors of the capture have (upload() refuses others). Or capture upload() too: it then copies from pinned memory at a fixed
+/// address, which stage() fills. The caller must know that the copies of all replays before have been done, say from having waited for
+/// their results. A DevicePlan must live as long as the graphs that were captured with it.
+class DevicePlan {
+ public:
+  DevicePlan(const Context& context, const Schedule& schedule);
+  ~DevicePlan();
+  DevicePlan(DevicePlan&&) noexcept;
+  DevicePlan& operator=(DevicePlan&&) noexcept;
+
+  /// Copies the plan's batch to the device, on `stream` (a CUstream or cudaStream_t; null = the default stream). `plan` may be updated as
+  /// soon as this returns. Allocates nothing (the first captured one: its pinned memory); waits only where four uploads are under way.
+  void upload(const Plan& plan, void* stream = nullptr);
+  /// Makes the next replays of a graph with a captured upload() read this plan.
+  void stage(const Plan& plan);
+
+  std::int64_t capacity_bytes() const;                                 ///< of the device's copy; a captured upload copies all of it
+  const attention::DevicePlanState& state() const { return *state_; }  ///< internal to the library
+
+ private:
+  std::unique_ptr<attention::DevicePlanState> state_;
+};
+
 // ---------------------------------------------------------------------------------------------------------------- run
 
 /// Data of one segment at run time.
@@ -232,10 +269,16 @@ struct AttentionArgs {
   std::span<const ParamValue> params{};     ///< values of run-time parameters
   TensorView o{};                           ///< [num_tokens, num_qo_heads, head_dim_vo], last dim dense; every element is written
   TensorView lse{};                         ///< f32 [num_tokens, num_qo_heads] where the spec asks for it
-  std::span<std::byte> workspace{};         ///< >= plan.info().workspace_bytes, 64-byte aligned; contents need not be initialised
+  /// 64-byte aligned; contents need not be initialised. CPU: >= plan.info().workspace_bytes; CUDA: >= schedule.workspace_bytes().
+  std::span<std::byte> workspace{};
+  void* stream = nullptr;                   ///< CUDA: a CUstream or cudaStream_t; null = the default stream
+  const DevicePlan* device_plan = nullptr;  ///< CUDA: holds `plan`
 };
 
 /// Computes O (and LSE). Allocates nothing. Throws before anything is written.
+/// On a CUDA device every pointer is device memory, work is queued on args.stream and nothing is waited for; tensors may have more rows
+/// than the plan. Page ids and page positions are then data that the host cannot see: an id outside [0, num_pages) in an entry that the
+/// plan reads is the caller's error and, unlike on the CPU, is not found.
 void run(const Context& context, const Schedule& schedule, const Plan& plan, const AttentionArgs& args);
 
 /// One call for the simplest use: one request, ragged K and V [kv_len, num_kv_heads, dim], Q [qo_len, num_qo_heads, dim]. Plans and

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "girih/jit.h"
 #include "girih/tensor.h"
 
 namespace girih {
@@ -27,9 +28,13 @@ using LogFn = std::function<void(LogLevel, std::string_view)>;
 
 struct ContextOptions {
   Device device{};
-  int num_workers = 0;                 ///< CPU worker threads including the caller; 0 = the CPUs this process may use
+  int num_workers = 0;  ///< CPU worker threads including the caller; 0 = the CPUs this process may use
+  /// CPUs that workers are bound to (Linux): worker w to cpus[w % size]; worker 0, the calling thread, is never bound. Empty = not bound.
+  /// num_workers = 0 then means one per entry. A CPU that this process may not use is refused.
+  std::vector<int> cpus{};
   CpuTarget target = CpuTarget::best;  ///< refused (unsupported) where this CPU lacks it
   LogFn log{};                         ///< called for what a user should know; empty = silent
+  JitOptions jit{};                    ///< CUDA: how kernels are compiled and kept
 };
 
 /// Facts of the CPU, as `girih info` prints them.
@@ -43,8 +48,12 @@ CpuInfo cpu_info();
 namespace cpu {
 class ThreadPool;
 }
+namespace cuda {
+struct Runtime;
+}
 
 /// Not copyable; cheap to move. One Context serves one thread at a time (runs on it do not overlap); make one per thread.
+/// Survives fork(): the child may go on using it and gets worker threads of its own.
 class Context {
  public:
   explicit Context(ContextOptions options = {});
@@ -57,6 +66,7 @@ class Context {
   CpuTarget cpu_target() const;  ///< never `best`: the one chosen
   void log(LogLevel level, std::string_view text) const;
   cpu::ThreadPool& pool() const;  ///< internal to the library
+  cuda::Runtime& cuda() const;    ///< internal to the library; on a CUDA device
 
  private:
   struct State;

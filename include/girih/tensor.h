@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -46,6 +47,9 @@ struct Device {
   int index = 0;
   friend bool operator==(const Device&, const Device&) = default;
 };
+
+/// "cpu", "cuda:0".
+std::string name(Device device);
 
 /// A non-owning strided view. `strides` are in elements; a dimension of extent 1 may have any stride.
 struct TensorView {

@@ -6,21 +6,13 @@
 #include <cstdint>
 #include <span>
 
+#include "attention/check_args.h"
 #include "attention/plan.h"
 #include "attention/rope.h"
 #include "attention/schedule.h"
 #include "girih/attention.h"
 
 namespace girih::attention {
-
-/// Rows of a tensor [tokens, heads, dim] with byte strides.
-struct RowsView {
-  std::byte* data = nullptr;
-  DType dtype = DType::f32;
-  std::int64_t token_stride = 0;
-  std::int64_t head_stride = 0;
-  std::byte* at(std::int64_t token, std::int64_t head) const { return data + token * token_stride + head * head_stride; }
-};
 
 /// Everything an item needs, resolved and validated by run(); read only while workers run.
 struct CpuRun {

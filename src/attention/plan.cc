@@ -1,5 +1,5 @@
 // plan(): runs the steps of planner.h, writes the blob into a second buffer and swaps it in, so that a batch that is refused changes
-// nothing. The blob's arrays are in the order in which their sizes become known: tables, parameters, items, merges.
+// nothing. Items come first, at a place that only the schedule decides, and are written straight into the blob.
 #include "attention/plan.h"
 
 #include <algorithm>
@@ -28,17 +28,6 @@ void reserve_blob(std::vector<std::byte>& memory, std::int64_t size, std::int64_
   if (keep > 0) std::memcpy(aligned(larger), aligned(memory), static_cast<std::size_t>(keep));
   memory.swap(larger);
 }
-
-/// Hands out the blob's arrays one after another.
-struct BlobLayout {
-  std::int64_t end = 0;
-  template <typename T>
-  abi::BlobArray add(std::int64_t count) {
-    const abi::BlobArray array{round_up(end, kAlign), count};
-    end = array.offset + count * static_cast<std::int64_t>(sizeof(T));
-    return array;
-  }
-};
 
 /// Copies an array in and clears the gap before it: equal batches give equal bytes.
 template <typename T>
@@ -101,6 +90,7 @@ void swap_in(PlanState& plan, const PlanInfo& info) noexcept {
   plan.view = view_blob(aligned(plan.blob));
   plan.params = blob_params(*plan.schedule_state, plan.view);
   plan.info = info;
+  ++plan.num_updates;
 }
 
 /// Rows may be in several tiles, or in none.
@@ -116,26 +106,26 @@ std::int64_t param_bytes(const variant::ParamInfo& info, std::int64_t size) {
   }
 }
 
-std::int64_t worst_part_rows(const ScheduleState& schedule) {
-  const AttentionLimits& limits = schedule.limits;
-  const Tune& tune = schedule.tune;
-  __extension__ using Wide = __int128;  // saturates: plans with more than 2^31 rows of parts are refused
-  const auto saturate = [](Wide rows) { return static_cast<std::int64_t>(std::min<Wide>(rows, kMaxIndex)); };
-  const Wide packed = Wide{limits.max_tokens} * schedule.group;
-  const Wide rows = packed * schedule.spec.num_kv_heads;
-  const Wide tile = std::min<Wide>(packed, std::max(tune.classes[kSmall].tile_rows, tune.classes[kLarge].tile_rows));
-  const std::int64_t segments = limits.max_segments;
-  // Each cut is the end of a unit but the last, and makes one part more than the tile had.
-  const Wide cuts = schedule.num_units - 1;
-  if (schedule.spec.batch_invariant) {
-    const std::int64_t chunks = std::max<std::int64_t>(ceil_div(limits.max_kv_len, tune.invariant_chunk), 1);
-    if (segments > 1) return saturate(rows * segments * chunks);
-    return chunks == 1 ? 0 : saturate(std::min(cuts * tile, rows) * chunks);
-  }
-  const int block = std::min(tune.classes[kSmall].kv_block, tune.classes[kLarge].kv_block);
-  const Wide extra = limits.max_kv_len > block ? cuts * tile : 0;
-  if (segments > 1) return saturate(rows * segments + extra);
-  return saturate(extra == 0 ? 0 : std::min(2 * extra, rows + extra));
+abi::PlanHeader lay_out_blob(const ScheduleState& schedule, const BlobCounts& counts) {
+  std::int64_t end = 0;
+  const auto add = [&end](std::int64_t count, std::size_t size) {
+    const abi::BlobArray array{round_up(end, kAlign), count};
+    end = array.offset + count * static_cast<std::int64_t>(size);
+    return array;
+  };
+  abi::PlanHeader header{};
+  add(1, sizeof(abi::PlanHeader));
+  header.unit_begin = add(std::int64_t{schedule.num_units} + 1, sizeof(std::int32_t));
+  header.items = add(counts.items, sizeof(abi::WorkItem));
+  header.requests = add(counts.requests, sizeof(abi::RequestInfo));
+  header.segments = add(counts.segments, sizeof(abi::SegmentInfo));
+  header.kv_rows = add(counts.kv_rows, sizeof(abi::KvRow));
+  header.params = add(std::ssize(schedule.program.params), sizeof(abi::PlanParam));
+  header.param_data = add(counts.param_bytes, 1);
+  header.merges = add(counts.merges, sizeof(abi::MergeItem));
+  header.merge_parts = add(counts.merge_parts, sizeof(abi::MergePart));
+  header.blob_bytes = end;
+  return header;
 }
 
 Planner::Planner(const ScheduleState& schedule) : mask(schedule.program) {}
@@ -153,64 +143,64 @@ void make_plan(PlanState& plan, const Batch& batch) {
   const std::int64_t param_size = place_params(schedule, p.params, params);
   lay_tiles(p, schedule, batch);
   p.regions.clear();
-  if (needs_regions(batch)) {
-    find_regions(p, schedule);
-    p.part_ranges.resize(static_cast<std::size_t>(p.num_instances));
-  }
-  if (max_emitted_items(p, schedule) > kMaxIndex) {
-    fail(Code::invalid_argument, kPlanOp, "the batch needs {} work items; must be below 2^31: plan fewer rows at a time", p.num_items);
+  if (needs_regions(batch)) find_regions(p, schedule);
+  const std::int64_t most_items = max_emitted_items(p, schedule);
+  if (most_items > schedule.max_items) {
+    fail(Code::invalid_argument, kPlanOp,
+         "the batch needs {} work items; the schedule's limits.max_items is {}: raise it, or plan fewer rows", most_items,
+         schedule.max_items);
   }
 
-  abi::PlanHeader header{};
-  BlobLayout layout;
-  layout.add<abi::PlanHeader>(1);
-  header.unit_begin = layout.add<std::int32_t>(schedule.num_units + 1);
-  header.requests = layout.add<abi::RequestInfo>(std::ssize(p.requests));
-  header.segments = layout.add<abi::SegmentInfo>(std::ssize(p.segments));
-  header.kv_rows = layout.add<abi::KvRow>(std::ssize(p.kv_rows));
-  header.params = layout.add<abi::PlanParam>(std::ssize(schedule.program.params));
-  header.param_data = layout.add<std::byte>(param_size);
-  const BlobLayout before_items = layout;
-  header.items = layout.add<abi::WorkItem>(max_emitted_items(p, schedule));
-  reserve_blob(p.next_blob, layout.end, 0);
-  std::byte* blob = aligned(p.next_blob);
-  header.items.count = emit_items(p, schedule, reinterpret_cast<abi::WorkItem*>(blob + header.items.offset));
-  emit_region_merges(p, schedule);
+  lay_merges(p, schedule);
+  BlobCounts counts{.items = most_items};
+  abi::PlanHeader header = lay_out_blob(schedule, counts);
+  reserve_blob(p.next_blob, header.blob_bytes, 0);
+  counts.items = emit_items(p, schedule, reinterpret_cast<abi::WorkItem*>(aligned(p.next_blob) + header.items.offset));
+  fill_region_merges(p, schedule);
   if (p.part_rows > schedule.max_part_rows) bug("plan uses {} part rows, more than the bound {}", p.part_rows, schedule.max_part_rows);
-  layout = before_items;
-  layout.add<abi::WorkItem>(header.items.count);
-  header.merges = layout.add<abi::MergeItem>(std::ssize(p.merges));
-  header.merge_parts = layout.add<abi::MergePart>(std::ssize(p.merge_parts));
-  reserve_blob(p.next_blob, layout.end, header.items.offset + header.items.count * static_cast<std::int64_t>(sizeof(abi::WorkItem)));
-  blob = aligned(p.next_blob);
+  counts = {.items = counts.items,
+            .requests = std::ssize(p.requests),
+            .segments = std::ssize(p.segments),
+            .kv_rows = std::ssize(p.kv_rows),
+            .param_bytes = param_size,
+            .merges = std::ssize(p.merges),
+            .merge_parts = std::ssize(p.merge_parts)};
+  header = lay_out_blob(schedule, counts);
+  if (header.blob_bytes > schedule.max_blob_bytes || counts.merges > schedule.max_merges) {
+    bug("plan has {} bytes and {} merges, more than the bounds {} and {}", header.blob_bytes, counts.merges, schedule.max_blob_bytes,
+        schedule.max_merges);
+  }
+  reserve_blob(p.next_blob, header.blob_bytes, header.requests.offset);
+  std::byte* blob = aligned(p.next_blob);
 
   header.magic = abi::kPlanMagic;
   header.version = abi::kPlanVersion;
-  header.blob_bytes = layout.end;
   header.schedule_hash = schedule.hash;
   header.num_tokens = p.num_tokens;
   header.num_requests = static_cast<std::int32_t>(p.requests.size());
   header.num_segments = static_cast<std::int32_t>(p.segments.size());
   header.num_units = schedule.num_units;
   header.batch_invariant = schedule.spec.batch_invariant ? 1 : 0;
+  for (int c = 0; c <= kNumClasses; ++c) header.class_unit_begin[c] = class_unit_begin(schedule, c);
+  header.num_empty_merges = static_cast<std::int32_t>(p.num_empty_merges);
   header.part_rows = p.part_rows;
   for (const std::int64_t cost : p.unit_costs) {
     header.max_unit_cost = std::max(header.max_unit_cost, cost);
     header.total_cost += cost;
   }
-  header.max_piece_cost = p.max_piece_cost;
+  header.max_piece_cost = *std::max_element(std::begin(p.max_piece_cost), std::end(p.max_piece_cost));
   header.visible_pairs = p.pairs / schedule.spec.num_qo_heads;
 
   std::int64_t written = sizeof header;
   std::memcpy(blob, &header, sizeof header);
   write_array(blob, header.unit_begin, p.unit_begin.data(), written);
+  write_array<abi::WorkItem>(blob, header.items, nullptr, written);
   write_array(blob, header.requests, p.requests.data(), written);
   write_array(blob, header.segments, p.segments.data(), written);
   write_array(blob, header.kv_rows, p.kv_rows.data(), written);
   write_array(blob, header.params, params.data(), written);
   write_array<std::byte>(blob, header.param_data, nullptr, written);
   write_params(schedule, p.params, params, blob + header.param_data.offset, param_size);
-  write_array<abi::WorkItem>(blob, header.items, nullptr, written);
   write_array(blob, header.merges, p.merges.data(), written);
   write_array(blob, header.merge_parts, p.merge_parts.data(), written);
   swap_in(plan, info_of(schedule, header));

@@ -30,9 +30,6 @@ struct PlanView {
 /// that run() checks; throws invalid_argument naming the field.
 PlanView read_blob(const ScheduleState& schedule, std::span<const std::byte> blob);
 
-/// Rows of partial state that the worst batch within the limits can need.
-std::int64_t worst_part_rows(const ScheduleState& schedule);
-
 struct Planner;  // scratch that is kept from batch to batch (plan.cc)
 
 struct PlanState {
@@ -43,7 +40,8 @@ struct PlanState {
   std::vector<std::byte> blob;  // over-allocated so that the data starts 64-byte aligned
   PlanView view;                // into blob
   PlanInfo info;
-  variant::ParamTable params{};  // plan-time parameters, pointing into blob
+  std::uint64_t num_updates = 0;  // with this object's address: which batch it holds
+  variant::ParamTable params{};   // plan-time parameters, pointing into blob
   std::unique_ptr<Planner> planner;
 };
 

@@ -60,6 +60,9 @@ void read_requests(Planner& p, const ScheduleState& schedule, const Batch& batch
   for (std::int64_t r = 0; r < n; ++r) {
     const std::int64_t end = batch.qo_indptr[r + 1];
     if (end < begin) refuse("qo_indptr[{}]={} < qo_indptr[{}]={}; must be non-decreasing", r + 1, end, r, begin);
+    if (end - begin > limits.max_qo_len) {
+      refuse("qo_indptr[{}]={} gives request {} {} rows; the schedule's max_qo_len is {}", r + 1, end, r, end - begin, limits.max_qo_len);
+    }
     p.requests[r].q_begin = begin;
     p.requests[r].q_len = end - begin;
     begin = end;
@@ -121,13 +124,17 @@ void check_segment(const SegmentReader& in, const ScheduleState& schedule) {
   }
 }
 
-void check_groups(const SegmentReader& in, std::int64_t num_tokens) {
+void check_groups(const SegmentReader& in, std::int64_t num_tokens, std::int64_t max_qo_len) {
   if (in.default_groups) return;
   const Indices& indptr = in.segment.qo_indptr;
   if (indptr[0] < 0) refuse("{}[0]={}; must be >= 0", Field{in.s, "qo_indptr"}, indptr[0]);
   for (std::int64_t g = 0; g < in.num_groups; ++g) {
     if (indptr[g + 1] < indptr[g]) {
       refuse("{}[{}]={} < [{}]={}; must be non-decreasing", Field{in.s, "qo_indptr"}, g + 1, indptr[g + 1], g, indptr[g]);
+    }
+    if (indptr[g + 1] - indptr[g] > max_qo_len) {
+      refuse("{}[{}]={} gives group {} {} rows; the schedule's max_qo_len is {}", Field{in.s, "qo_indptr"}, g + 1, indptr[g + 1], g,
+             indptr[g + 1] - indptr[g], max_qo_len);
     }
   }
   if (indptr[in.num_groups] > num_tokens) {
@@ -274,7 +281,7 @@ void read_segment(Planner& p, const ScheduleState& schedule, const Batch& batch,
     refuse("{} brings the groups to {}; the schedule's max_groups is {}", Field{s, "qo_indptr"}, total_groups, max_groups);
   }
   check_segment(in, schedule);
-  check_groups(in, p.num_tokens);
+  check_groups(in, p.num_tokens, limits.max_qo_len);
 
   const std::size_t row_begin = p.kv_rows.size();
   const std::int64_t rows = num_groups * segment.num_table_heads;

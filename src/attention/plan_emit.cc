@@ -1,6 +1,7 @@
 // Last step of make_plan(): the line is cut for the units and every stretch is written out as items. Whole strips are copies of their
 // first head's items; only the tiles at a unit's ends, and tiles that share rows with others, take the slow path that gives them parts.
 // A tile's parts follow each other both in the list of items and in the workspace, which is what makes merges two integers a tile.
+// Where classes are separate there is a line for each, cut for its own units, so that the cost of one never moves a border of the other.
 #include <algorithm>
 #include <cstring>
 
@@ -17,14 +18,12 @@ using abi::WorkItem;
 
 class Emitter {
  public:
-  Emitter(Planner& planner, const ScheduleState& schedule, WorkItem* out)
-      : p_(planner),
-        line_{planner.strips.data(), planner.tiles.data(), planner.items.data(), static_cast<std::int32_t>(planner.strips.size()),
-              !schedule.spec.batch_invariant},
-        out_(out),
-        next_(out) {}
+  Emitter(Planner& planner, WorkItem* out) : p_(planner), out_(out), next_(out) {}
 
-  const abi::Line& line() const { return line_; }
+  void start(const abi::Line& line) {
+    line_ = line;
+    at_ = strip_start(line_, 0);
+  }
   std::int64_t written() const { return next_ - out_; }
 
   /// Writes what lies between the last unit's end and `end`.
@@ -97,8 +96,18 @@ class Emitter {
   void write_part(const LineStrip& strip, const LineTile& tile, bool starts_tile, const LineSpot& end, bool ends_tile) {
     const std::int32_t rows = line_.items[tile.item_begin].row_count;
     const bool each = !line_.cut_items;
-    if (starts_tile) part_ = {static_cast<std::int32_t>(part_rows_), 0};
+    const std::int64_t tiles = strip.tile_end - strip.tile_begin;
+    const auto instance = static_cast<std::size_t>(strip.instance_begin + at_.copy * tiles + (at_.tile - strip.tile_begin));
     WorkItem* first = next_;
+    if (starts_tile) {
+      part_ = {};
+      part_.part_row = static_cast<std::int32_t>(part_rows_);
+      if (tile.shared != 0) {
+        part_.merge_begin = p_.part_ranges[instance].merge_begin;
+        part_.merge_count = p_.part_ranges[instance].merge_count;
+      }
+      tile_first_ = first;
+    }
     std::int32_t taken = at_.keys_taken;
     for (std::int32_t i = at_.item; i < end.item || (i == end.item && end.keys_taken > 0); ++i) {
       const std::int32_t stop = i == end.item ? end.keys_taken : 0;
@@ -114,10 +123,16 @@ class Emitter {
     next_[-1].flags |= WorkItem::kLast;
     if (!ends_tile) return;
     if (tile.shared != 0) {
-      const std::int64_t tiles = strip.tile_end - strip.tile_begin;
-      p_.part_ranges[static_cast<std::size_t>(strip.instance_begin + at_.copy * tiles + (at_.tile - strip.tile_begin))] = part_;
+      p_.part_ranges[instance] = part_;
     } else {
+      part_.merge_begin = static_cast<std::int32_t>(p_.merges.size());
+      part_.merge_count = 1;
       add_merge(line_.items[tile.item_begin].row_begin, rows);
+    }
+    for (WorkItem* item = tile_first_; item != next_; ++item) {
+      if ((item->flags & WorkItem::kLast) == 0) continue;
+      item->merge_begin = part_.merge_begin;
+      item->merge_count = part_.merge_count;
     }
   }
 
@@ -154,17 +169,30 @@ class Emitter {
   }
 
   Planner& p_;
-  const abi::Line line_;
+  abi::Line line_{};
   WorkItem* const out_;
   WorkItem* next_;
   LineSpot at_{};
   PartRange part_{};  // of the tile being written
+  WorkItem* tile_first_ = nullptr;
   std::int64_t current_part_ = 0;
   std::int64_t part_rows_ = 0;
-
- public:
-  void start() { at_ = strip_start(line_, 0); }
 };
+
+/// The strips of one list. Where only one class occurs, or classes are not separate, that is all of them.
+std::span<const LineStrip> strips_of(Planner& p, const ScheduleState& schedule, int list) {
+  if (!schedule.separate_classes) return p.strips;
+  const bool others = p.total_cost[1 - list] > 0;
+  if (p.total_cost[list] == 0) return {};
+  if (!others) return p.strips;
+  std::vector<LineStrip>& out = p.list_strips[list];
+  out.clear();
+  for (const LineStrip& strip : p.strips) {
+    if (p.items[static_cast<std::size_t>(p.tiles[static_cast<std::size_t>(strip.tile_begin)].item_begin)].tile_class == list)
+      out.push_back(strip);
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -175,17 +203,23 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
   p.unit_ends.resize(units);
   p.unit_costs.resize(units);
   p.unit_begin.resize(units + 1);
-  p.merges.clear();
-  p.merge_parts.clear();
-  Emitter emitter(p, schedule, out);
-  partition(emitter.line(), schedule.num_units, p.total_cost, p.max_piece_cost, p.unit_ends.data(), p.unit_costs.data());
-  emitter.start();
+  Emitter emitter(p, out);
   p.unit_begin[0] = 0;
-  for (std::size_t u = 0; u < units; ++u) {
-    emitter.write_unit(p.unit_ends[u]);
-    p.unit_begin[u + 1] = static_cast<std::int32_t>(emitter.written());
+  for (int list = 0; list < kNumClasses; ++list) {
+    const int begin = class_unit_begin(schedule, list);
+    const int end = class_unit_begin(schedule, list + 1);
+    if (begin == end) continue;
+    const std::span<const LineStrip> strips = strips_of(p, schedule, list);
+    const abi::Line line{strips.data(), p.tiles.data(), p.items.data(), static_cast<std::int32_t>(strips.size()),
+                         !schedule.spec.batch_invariant};
+    partition(line, end - begin, p.total_cost[list], p.max_piece_cost[list], p.unit_ends.data() + begin, p.unit_costs.data() + begin);
+    emitter.start(line);
+    for (int u = begin; u < end; ++u) {
+      emitter.write_unit(p.unit_ends[static_cast<std::size_t>(u)]);
+      p.unit_begin[static_cast<std::size_t>(u) + 1] = static_cast<std::int32_t>(emitter.written());
+    }
+    if (p.unit_ends[static_cast<std::size_t>(end) - 1].strip != line.num_strips) bug("the units do not take the whole line");
   }
-  if (p.unit_ends.back().strip != emitter.line().num_strips) bug("the units do not take the whole line");
   p.part_rows = emitter.part_rows();
   return emitter.written();
 }

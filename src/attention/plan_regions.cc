@@ -94,40 +94,84 @@ void find_regions(Planner& p, const ScheduleState& schedule) {
   }
 }
 
-void emit_region_merges(Planner& p, const ScheduleState& schedule) {
-  if (p.regions.empty()) return;
+namespace {
+
+bool is_empty(const Region& region) { return region.cover_begin == region.cover_end; }
+
+/// A tile alone on all its rows writes the output itself.
+bool is_direct(const Planner& p, const Region& region) {
+  return !is_empty(region) && p.tiles[static_cast<std::size_t>(p.covers[static_cast<std::size_t>(region.cover_begin)].tile)].shared == 0;
+}
+
+/// Calls visit(head, region) for every region of every head.
+template <typename Visit>
+void for_each_region(const Planner& p, const ScheduleState& schedule, Visit visit) {
   for (int head = 0; head < schedule.spec.num_kv_heads; ++head) {
     const std::size_t list = p.heads_differ ? static_cast<std::size_t>(head) : 0;
-    for (std::int64_t r = p.region_begin[list]; r < p.region_begin[list + 1]; ++r) {
-      const Region& region = p.regions[static_cast<std::size_t>(r)];
-      const std::int64_t part_begin = std::ssize(p.merge_parts);
-      bool direct = false;  // a tile alone on all its rows writes the output itself
-      for (std::int64_t c = region.cover_begin; c < region.cover_end; ++c) {
-        const Cover& cover = p.covers[static_cast<std::size_t>(c)];
-        const abi::LineStrip& strip = p.strips[static_cast<std::size_t>(cover.strip)];
-        if (p.tiles[static_cast<std::size_t>(cover.tile)].shared == 0) {
-          direct = true;
-          break;
-        }
-        const std::int64_t tiles = strip.tile_end - strip.tile_begin;
-        const std::int64_t instance = strip.instance_begin + (head - strip.head_begin) * tiles + (cover.tile - strip.tile_begin);
-        const PartRange& range = p.part_ranges[static_cast<std::size_t>(instance)];
-        const abi::WorkItem& rows = rows_of(p, cover.tile);
-        const std::int32_t offset = static_cast<std::int32_t>(region.row_begin - rows.row_begin);
-        for (std::int32_t i = 0; i < range.count; ++i) p.merge_parts.push_back({range.part_row + i * rows.row_count + offset});
-      }
-      if (direct) continue;
-      p.merges.push_back({.row_begin = static_cast<std::int32_t>(region.row_begin),
-                          .row_count = static_cast<std::int32_t>(region.row_end - region.row_begin),
-                          .part_begin = static_cast<std::int32_t>(part_begin),
-                          .part_count = static_cast<std::int32_t>(std::ssize(p.merge_parts) - part_begin),
-                          .kv_head = head,
-                          .reserved = 0});
+    for (std::int64_t r = p.region_begin[list]; r < p.region_begin[list + 1]; ++r) visit(head, p.regions[static_cast<std::size_t>(r)]);
+  }
+}
+
+std::size_t instance_of(const Planner& p, int head, const Cover& cover) {
+  const abi::LineStrip& strip = p.strips[static_cast<std::size_t>(cover.strip)];
+  const std::int64_t tiles = strip.tile_end - strip.tile_begin;
+  return static_cast<std::size_t>(strip.instance_begin + (head - strip.head_begin) * tiles + (cover.tile - strip.tile_begin));
+}
+
+void add_merge(Planner& p, int head, const Region& region) {
+  p.merges.push_back({.row_begin = static_cast<std::int32_t>(region.row_begin),
+                      .row_count = static_cast<std::int32_t>(region.row_end - region.row_begin),
+                      .part_begin = 0,
+                      .part_count = 0,
+                      .kv_head = head,
+                      .reserved = 0});
+}
+
+[[noreturn]] void refuse_merges() {
+  fail(Code::invalid_argument, kPlanOp, "the batch needs more than 2^31 merged ranges; plan fewer rows at a time");
+}
+
+}  // namespace
+
+void lay_merges(Planner& p, const ScheduleState& schedule) {
+  p.merges.clear();
+  p.merge_parts.clear();
+  p.num_empty_merges = 0;
+  if (p.regions.empty()) return;
+  if (std::ssize(p.regions) * schedule.spec.num_kv_heads > kMaxIndex) refuse_merges();
+  p.part_ranges.assign(static_cast<std::size_t>(p.num_instances), PartRange{});
+  for_each_region(p, schedule, [&](int head, const Region& region) {
+    if (is_empty(region)) add_merge(p, head, region);
+  });
+  p.num_empty_merges = std::ssize(p.merges);
+  // A tile's regions follow each other, none of them empty or direct: its merges are one range.
+  for_each_region(p, schedule, [&](int head, const Region& region) {
+    if (is_empty(region) || is_direct(p, region)) return;
+    for (std::int64_t c = region.cover_begin; c < region.cover_end; ++c) {
+      PartRange& range = p.part_ranges[instance_of(p, head, p.covers[static_cast<std::size_t>(c)])];
+      if (range.merge_count++ == 0) range.merge_begin = static_cast<std::int32_t>(p.merges.size());
     }
-  }
-  if (std::ssize(p.merges) > kMaxIndex || std::ssize(p.merge_parts) > kMaxIndex) {
-    fail(Code::invalid_argument, kPlanOp, "the batch needs more than 2^31 merged ranges; plan fewer rows at a time");
-  }
+    add_merge(p, head, region);
+  });
+}
+
+void fill_region_merges(Planner& p, const ScheduleState& schedule) {
+  if (p.regions.empty()) return;
+  std::size_t m = static_cast<std::size_t>(p.num_empty_merges);
+  for_each_region(p, schedule, [&](int head, const Region& region) {
+    if (is_empty(region) || is_direct(p, region)) return;
+    abi::MergeItem& merge = p.merges[m++];
+    merge.part_begin = static_cast<std::int32_t>(p.merge_parts.size());
+    for (std::int64_t c = region.cover_begin; c < region.cover_end; ++c) {
+      const Cover& cover = p.covers[static_cast<std::size_t>(c)];
+      const PartRange& range = p.part_ranges[instance_of(p, head, cover)];
+      const abi::WorkItem& rows = rows_of(p, cover.tile);
+      const std::int32_t offset = static_cast<std::int32_t>(region.row_begin - rows.row_begin);
+      for (std::int32_t i = 0; i < range.count; ++i) p.merge_parts.push_back({range.part_row + i * rows.row_count + offset});
+    }
+    if (std::ssize(p.merge_parts) > kMaxIndex) refuse_merges();
+    merge.part_count = static_cast<std::int32_t>(std::ssize(p.merge_parts)) - merge.part_begin;
+  });
 }
 
 }  // namespace girih::attention

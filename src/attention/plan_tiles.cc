@@ -164,6 +164,13 @@ class TileLayer {
     // A neighbour that shares the group, or a cut of the request into groups, must not change the kernel that computes a row.
     if (schedule_.spec.batch_invariant) deciding = one_request ? p_.requests[request_].q_len * schedule_.group : kMaxIndex;
     class_ = deciding <= schedule_.tune.small_rows ? kSmall : kLarge;
+    list_ = list_of(schedule_, class_);
+    if (class_units(schedule_, list_) == 0) {
+      fail(Code::invalid_argument, kPlanOp,
+           "segments[{}] has a group of several requests; with batch_invariant it takes large tiles, which limits.max_qo_len={} rules out: "
+           "raise it above {} rows",
+           s_, schedule_.limits.max_qo_len, schedule_.tune.small_rows / schedule_.group);
+    }
     const ClassTune& tune = schedule_.tune.classes[class_];
     tile_rows_ = tune.tile_rows;
     if (rows <= tile_rows_) {
@@ -250,7 +257,7 @@ class TileLayer {
     }
     p_.num_instances += std::int64_t{heads} * (strip.tile_end - strip.tile_begin);
     p_.num_items += static_cast<std::int64_t>(p_.items.size() - item_begin) * heads;
-    p_.total_cost += strip.cost * heads;
+    p_.total_cost[list_] += strip.cost * heads;
     p_.strips.push_back(strip);
   }
 
@@ -294,7 +301,8 @@ class TileLayer {
       const std::int64_t cost = tile.cost_piece + block_[class_].quotient(keys + tune.kv_block - 1) * tile.cost_step;
       item.cost = static_cast<std::int32_t>(std::min(cost, kMaxIndex));
       tile.cost += cost;
-      p_.max_piece_cost = std::max(p_.max_piece_cost, chunk_ > 0 ? cost : tile.cost_piece + (keys > 0 ? tile.cost_step : 0));
+      std::int64_t& max_piece = p_.max_piece_cost[list_];
+      max_piece = std::max(max_piece, chunk_ > 0 ? cost : tile.cost_piece + (keys > 0 ? tile.cost_step : 0));
     }
     p_.items[first].flags |= WorkItem::kFirst;
     p_.items.back().flags |= WorkItem::kLast;
@@ -312,6 +320,7 @@ class TileLayer {
   std::size_t request_ = 0;
   std::int64_t tile_rows_ = 0;
   int class_ = kSmall;
+  int list_ = kSmall;
   bool masked_ = false;
   bool drop_empty_ = false;
 };
@@ -322,7 +331,9 @@ void lay_tiles(Planner& p, const ScheduleState& schedule, const Batch& batch) {
   p.strips.clear();
   p.tiles.clear();
   p.items.clear();
-  p.num_instances = p.num_items = p.total_cost = p.max_piece_cost = p.pairs = 0;
+  p.num_instances = p.num_items = p.pairs = 0;
+  std::fill_n(p.total_cost, kNumClasses, 0);
+  std::fill_n(p.max_piece_cost, kNumClasses, 0);
   p.heads_differ = false;
   bool needs_mask = false;
   for (const KvSegment& segment : batch.segments) needs_mask = needs_mask || segment.masked;

@@ -85,9 +85,10 @@ struct Cover {
 struct RegionCursor {
   std::int32_t strip, end_strip, tile;
 };
-/// Where a shared tile's parts went: consecutive, row_count rows each.
+/// Where a shared tile's parts went (consecutive, row_count rows each) and the merges that wait for them.
 struct PartRange {
   std::int32_t part_row, count;
+  std::int32_t merge_begin, merge_count;
 };
 
 struct Planner {
@@ -108,11 +109,11 @@ struct Planner {
   std::vector<KeyRun> runs;
   std::vector<abi::LineStrip> strips;
   std::vector<abi::LineTile> tiles;
-  std::vector<abi::WorkItem> items;  // of one copy of each strip
-  std::int64_t num_instances = 0;    // tiles of all copies
-  std::int64_t num_items = 0;        // items of all copies
-  std::int64_t total_cost = 0;
-  std::int64_t max_piece_cost = 0;
+  std::vector<abi::WorkItem> items;           // of one copy of each strip
+  std::int64_t num_instances = 0;             // tiles of all copies
+  std::int64_t num_items = 0;                 // items of all copies
+  std::int64_t total_cost[kNumClasses] = {};  // of each list; all in the first where classes are not separate
+  std::int64_t max_piece_cost[kNumClasses] = {};
   std::int64_t pairs = 0;     // packed rows x keys over all copies
   bool heads_differ = false;  // some strip is for one head only
 
@@ -122,7 +123,9 @@ struct Planner {
   std::vector<Cover> covers;
   std::vector<RegionCursor> cursors;
 
-  // emit
+  // lay_merges, emit
+  std::vector<abi::LineStrip> list_strips[kNumClasses];  // where classes are separate and both occur
+  std::int64_t num_empty_merges = 0;
   std::vector<abi::LineSpot> unit_ends;
   std::vector<std::int64_t> unit_costs;
   std::vector<PartRange> part_ranges;
@@ -140,11 +143,20 @@ void read_batch(Planner& planner, const ScheduleState& schedule, const Batch& ba
 void lay_tiles(Planner& planner, const ScheduleState& schedule, const Batch& batch);
 /// Finds the rows of each head that no tile or several tiles cover and marks tiles as shared.
 void find_regions(Planner& planner, const ScheduleState& schedule);
-/// Cuts the line, writes the items to `out` (room for max_emitted_items) and returns their number.
+/// Writes the rows of the regions' merges, empty ones first, and notes at each shared tile which of them it takes part in.
+void lay_merges(Planner& planner, const ScheduleState& schedule);
+/// Cuts the lists for their units, writes the items to `out` (room for max_emitted_items) and returns their number.
 std::int64_t emit_items(Planner& planner, const ScheduleState& schedule, abi::WorkItem* out);
 std::int64_t max_emitted_items(const Planner& planner, const ScheduleState& schedule);
-/// Appends the merges of the regions to those of the cut tiles.
-void emit_region_merges(Planner& planner, const ScheduleState& schedule);
+/// Fills in the parts of the regions' merges, which are known once all items are written.
+void fill_region_merges(Planner& planner, const ScheduleState& schedule);
+
+/// Sizes of a blob's arrays.
+struct BlobCounts {
+  std::int64_t items = 0, requests = 0, segments = 0, kv_rows = 0, param_bytes = 0, merges = 0, merge_parts = 0;
+};
+/// A header with the arrays' places and blob_bytes: the one place that lays out a blob, for a plan and for the worst one alike.
+abi::PlanHeader lay_out_blob(const ScheduleState& schedule, const BlobCounts& counts);
 
 /// Bytes of an array parameter's data (scalars: 8).
 std::int64_t param_bytes(const variant::ParamInfo& info, std::int64_t size);

@@ -1,8 +1,10 @@
 // Reads a plan's blob that came from elsewhere. Whatever run() will use as an index, an extent or a loop bound is checked against the
 // schedule and the other arrays, and the plan's promises too: each output row of each head is written exactly once, parts do not
-// overlap, merges read parts that were written. One pass over each array; two bitmaps.
+// overlap, merges read parts that were written by items that announce them there, and every merge is announced as often as it has
+// parts, or a GPU's last block would never come. One pass over each array.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "attention/planner.h"
 #include "base/error.h"
@@ -57,6 +59,10 @@ void check_header(const ScheduleState& schedule, std::span<const std::byte> blob
   check_in("header", 0, "num_units", h.num_units, schedule.num_units, schedule.num_units);
   check_in("header", 0, "batch_invariant", h.batch_invariant, schedule.spec.batch_invariant ? 1 : 0, schedule.spec.batch_invariant ? 1 : 0);
   check_in("header", 0, "part_rows", h.part_rows, 0, schedule.max_part_rows);
+  for (int c = 0; c <= kNumClasses; ++c) {
+    const int expected = class_unit_begin(schedule, c);
+    if (h.class_unit_begin[c] != expected) refuse("header.class_unit_begin[{}]={}; must be {}", c, h.class_unit_begin[c], expected);
+  }
   if (h.max_unit_cost < 0 || h.total_cost < 0 || h.max_piece_cost < 0 || h.visible_pairs < 0) refuse("header holds a negative cost");
   check_array<std::int32_t>("unit_begin", h.unit_begin, size, std::int64_t{h.num_units} + 1);
   check_array<WorkItem>("items", h.items, size);
@@ -70,6 +76,15 @@ void check_header(const ScheduleState& schedule, std::span<const std::byte> blob
   if (h.num_tokens > kMaxIndex / schedule.group) refuse("header.num_tokens={}; must be below 2^31 packed rows", h.num_tokens);
   if (h.items.count > kMaxIndex || h.merge_parts.count > kMaxIndex || h.kv_rows.count > kMaxIndex)
     refuse("header counts more than 2^31 entries");
+  const BlobArray items_at = lay_out_blob(schedule, {}).items;
+  if (h.unit_begin.offset != round_up(static_cast<std::int64_t>(sizeof(PlanHeader)), 64) || h.items.offset != items_at.offset) {
+    refuse("header.unit_begin.offset={} and items.offset={}; must be {} and {}", h.unit_begin.offset, h.items.offset,
+           round_up(static_cast<std::int64_t>(sizeof(PlanHeader)), 64), items_at.offset);
+  }
+  check_in("header", 0, "items.count", h.items.count, 0, schedule.max_items);
+  check_in("header", 0, "merges.count", h.merges.count, 0, schedule.max_merges);
+  check_in("header", 0, "num_empty_merges", h.num_empty_merges, 0, h.merges.count);
+  check_in("header", 0, "blob_bytes", h.blob_bytes, 0, schedule.max_blob_bytes);
   if (h.param_data.count > limits.max_param_bytes)
     refuse("header.param_data.count={}; the schedule's max_param_bytes is {}", h.param_data.count, limits.max_param_bytes);
 }
@@ -152,7 +167,7 @@ class Bitmap {
     }
     return true;
   }
-  bool holds(std::int64_t begin, std::int64_t end) const {
+  bool all(std::int64_t begin, std::int64_t end) const {
     for (std::int64_t i = begin; i < end; ++i) {
       if ((words_[static_cast<std::size_t>(i / 64)] >> (i % 64) & 1) == 0) return false;
     }
@@ -171,7 +186,9 @@ class WorkChecker {
         view_(view),
         rows_(view.header->num_tokens * schedule.group),
         output_(rows_ * schedule.spec.num_kv_heads),
-        parts_(view.header->part_rows) {}
+        part_item_(static_cast<std::size_t>(view.header->part_rows), -1),
+        announced_(view.merges.size(), 0),
+        merged_in_(view.items.size(), -1) {}
 
   void check() {
     const std::int64_t n = std::ssize(view_.items);
@@ -180,12 +197,16 @@ class WorkChecker {
       const std::int32_t begin = view_.unit_begin[u];
       const std::int32_t end = view_.unit_begin[u + 1];
       check_in("unit_begin", u + 1, "item", end, begin, n);
-      for (std::int32_t i = begin; i < end; ++i) check_item(i, i > begin ? &view_.items[i - 1] : nullptr, i + 1 == end);
+      for (std::int32_t i = begin; i < end; ++i) {
+        check_item(i, i > begin ? &view_.items[i - 1] : nullptr, i + 1 == end);
+        if (schedule_.separate_classes && (view_.items[i].tile_class == kLarge) != (u >= schedule_.num_small_units))
+          refuse("items[{}].tile_class={}; unit {} takes the other class", i, view_.items[i].tile_class, u);
+      }
     }
     if (view_.unit_begin[schedule_.num_units] != n)
       refuse("unit_begin[{}]={}; must be header.items.count={}", schedule_.num_units, view_.unit_begin[schedule_.num_units], n);
     for (std::int64_t m = 0; m < std::ssize(view_.merges); ++m) check_merge(m);
-    if (!output_.holds(0, rows_ * schedule_.spec.num_kv_heads)) refuse("items and merges leave an output row unwritten");
+    if (!output_.all(0, rows_ * schedule_.spec.num_kv_heads)) refuse("items and merges leave an output row unwritten");
   }
 
  private:
@@ -249,9 +270,25 @@ class WorkChecker {
       if (last && !output_.claim(at, at + item.row_count)) refuse("items[{}].row_begin={}; its rows are written twice", i, item.row_begin);
     } else {
       check_in("items", i, "part_row", item.part_row, 0, view_.header->part_rows - item.row_count);
-      if (last && !parts_.claim(item.part_row, std::int64_t{item.part_row} + item.row_count))
-        refuse("items[{}].part_row={}; its part overlaps another", i, item.part_row);
+      if (last) claim_part(i, item);
     }
+    if (!last || item.part_row < 0) {
+      check_in("items", i, "merge_begin", item.merge_begin, 0, 0);
+      check_in("items", i, "merge_count", item.merge_count, 0, 0);
+    }
+  }
+
+  /// A part's rows are its own, and the merges that it is announced to count it.
+  void claim_part(std::int64_t i, const WorkItem& item) {
+    for (std::int32_t row = item.part_row; row < item.part_row + item.row_count; ++row) {
+      std::int32_t& owner = part_item_[static_cast<std::size_t>(row)];
+      if (owner >= 0) refuse("items[{}].part_row={}; its part overlaps another", i, item.part_row);
+      owner = static_cast<std::int32_t>(i);
+    }
+    const std::int64_t merges = std::ssize(view_.merges);
+    check_in("items", i, "merge_begin", item.merge_begin, view_.header->num_empty_merges, merges - 1);
+    check_in("items", i, "merge_count", item.merge_count, 1, std::min<std::int64_t>(merges - item.merge_begin, item.row_count));
+    for (std::int32_t m = item.merge_begin; m < item.merge_begin + item.merge_count; ++m) ++announced_[static_cast<std::size_t>(m)];
   }
 
   void check_merge(std::int64_t m) {
@@ -261,12 +298,25 @@ class WorkChecker {
     check_in("merges", m, "row_count", merge.row_count, 1, rows_ - merge.row_begin);
     check_in("merges", m, "part_begin", merge.part_begin, 0, std::ssize(view_.merge_parts));
     check_in("merges", m, "part_count", merge.part_count, 0, std::ssize(view_.merge_parts) - merge.part_begin);
+    if ((merge.part_count == 0) != (m < view_.header->num_empty_merges))
+      refuse("merges[{}].part_count={}; the first {} merges and no others are empty", m, merge.part_count, view_.header->num_empty_merges);
+    if (announced_[static_cast<std::size_t>(m)] != merge.part_count)
+      refuse("merges[{}].part_count={}; {} items announce a part", m, merge.part_count, announced_[static_cast<std::size_t>(m)]);
     const std::int64_t at = merge.kv_head * rows_ + merge.row_begin;
     if (!output_.claim(at, at + merge.row_count)) refuse("merges[{}].row_begin={}; its rows are written twice", m, merge.row_begin);
     for (std::int32_t i = merge.part_begin; i < merge.part_begin + merge.part_count; ++i) {
       const std::int64_t row = view_.merge_parts[i].part_row;
       check_in("merge_parts", i, "part_row", row, 0, view_.header->part_rows - merge.row_count);
-      if (!parts_.holds(row, row + merge.row_count)) refuse("merge_parts[{}].part_row={}; no item writes it", i, row);
+      const std::int32_t owner = part_item_[static_cast<std::size_t>(row)];
+      if (owner < 0) refuse("merge_parts[{}].part_row={}; no item writes it", i, row);
+      const WorkItem& item = view_.items[owner];
+      const std::int64_t offset = std::int64_t{merge.row_begin} - item.row_begin;
+      if (item.kv_head != merge.kv_head || row - item.part_row != offset || offset + merge.row_count > item.row_count)
+        refuse("merge_parts[{}].part_row={}; item {} writes other rows there than merge {} takes", i, row, owner, m);
+      if (m < item.merge_begin || m >= std::int64_t{item.merge_begin} + item.merge_count)
+        refuse("merge_parts[{}].part_row={}; item {} does not announce it to merge {}", i, row, owner, m);
+      if (std::exchange(merged_in_[static_cast<std::size_t>(owner)], static_cast<std::int32_t>(m)) == m)
+        refuse("merge_parts[{}].part_row={}; merge {} takes it twice", i, row, m);
     }
   }
 
@@ -274,7 +324,9 @@ class WorkChecker {
   const PlanView& view_;
   const std::int64_t rows_;  // packed, of one head
   Bitmap output_;
-  Bitmap parts_;
+  std::vector<std::int32_t> part_item_;  // which item writes a row of the workspace
+  std::vector<std::int32_t> announced_;  // parts that items bring to a merge
+  std::vector<std::int32_t> merged_in_;  // the last merge that took an item's part
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cpu/features.h"
 #include "cpu/thread_pool.h"
+#include "cuda/runtime.h"
 
 namespace girih {
 namespace {
@@ -18,7 +19,10 @@ int choose_num_workers(const ContextOptions& options, const Env& env) {
     fail(Code::invalid_argument, "context", "num_workers={}; must be in [0, {}], 0 = one per usable CPU", options.num_workers, kMaxWorkers);
   }
   if (options.num_workers > 0) return options.num_workers;
-  return env.num_threads.value_or(std::min(cpu::num_usable_cpus(), kMaxWorkers));
+  if (options.device.kind == DeviceKind::cuda) return 1;  // nothing runs on workers
+  if (env.num_threads) return *env.num_threads;
+  const std::size_t cpus = options.cpus.empty() ? cpu::usable_cpus().size() : options.cpus.size();
+  return static_cast<int>(std::min<std::size_t>(cpus, kMaxWorkers));
 }
 
 CpuTarget choose_target(const ContextOptions& options, const Env& env) {
@@ -35,12 +39,15 @@ CpuTarget choose_target(const ContextOptions& options, const Env& env) {
   fail(Code::unsupported, "context", "{}={}; this CPU runs {}", from_env ? "GIRIH_CPU_TARGET" : "target", name(wanted), names);
 }
 
-void check_device(const Device& device) {
-  if (device.kind != DeviceKind::cpu) {
-    fail(Code::unsupported, "context", "device.kind={}; this build has the CPU backend only (device.kind 0)",
-         static_cast<int>(device.kind));
+void check_options(const ContextOptions& options) {
+  const Device& device = options.device;
+  if (device.kind == DeviceKind::cpu) {
+    if (device.index != 0) fail(Code::invalid_argument, "context", "device.index={}; the CPU is device 0", device.index);
+    return;
   }
-  if (device.index != 0) fail(Code::invalid_argument, "context", "device.index={}; the CPU is device 0", device.index);
+  if (device.kind != DeviceKind::cuda) fail(Code::invalid_argument, "context", "device.kind={} is unknown", static_cast<int>(device.kind));
+  if (options.num_workers != 0 || !options.cpus.empty() || options.target != CpuTarget::best)
+    fail(Code::invalid_argument, "context", "num_workers, cpus and target are for CPU contexts; device={}", name(device));
 }
 
 }  // namespace
@@ -59,17 +66,26 @@ std::string_view name(CpuTarget t) {
 
 struct Context::State {
   State(const ContextOptions& options, const Env& env)
-      : device(options.device), target(choose_target(options, env)), log(options.log), pool(choose_num_workers(options, env)) {}
+      : device(options.device),
+        target(choose_target(options, env)),
+        log(options.log),
+        pool(choose_num_workers(options, env), options.cpus) {}
 
   Device device;
   CpuTarget target;
   LogFn log;
   cpu::ThreadPool pool;
+  std::unique_ptr<cuda::Runtime> cuda;
 };
 
 Context::Context(ContextOptions options) {
-  check_device(options.device);
-  state_ = std::make_unique<State>(options, read_env());
+  check_options(options);
+  const Env env = read_env();
+  state_ = std::make_unique<State>(options, env);
+  if (options.device.kind == DeviceKind::cuda) {
+    state_->cuda =
+        std::make_unique<cuda::Runtime>(options.device.index, jit::fill_from_environment(std::move(options.jit), env), options.log);
+  }
 }
 
 Context::~Context() = default;
@@ -83,5 +99,9 @@ void Context::log(LogLevel level, std::string_view text) const {
   if (state_->log) state_->log(level, text);
 }
 cpu::ThreadPool& Context::pool() const { return state_->pool; }
+cuda::Runtime& Context::cuda() const {
+  if (state_->cuda == nullptr) bug("a CPU context was asked for its CUDA device");
+  return *state_->cuda;
+}
 
 }  // namespace girih

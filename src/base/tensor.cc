@@ -67,6 +67,8 @@ DType dtype_from_name(std::string_view text) {
   fail(Code::invalid_argument, "dtype_from_name", "text=\"{}\"; must be one of {}", text, known);
 }
 
+std::string name(Device device) { return device.kind == DeviceKind::cpu ? std::string("cpu") : fmt::format("cuda:{}", device.index); }
+
 TensorView::TensorView(void* data_in, DType dtype_in, std::initializer_list<std::int64_t> shape_in, Device device_in)
     : data(data_in), dtype(dtype_in), device(device_in) {
   strides = take_shape(*this, shape_in);

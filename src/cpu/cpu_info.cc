@@ -1,5 +1,6 @@
 // Detection of CPU features and of the CPUs that this process may use (features.h, CpuInfo of context.h).
 // We ask CPUID ourselves instead of Highway's dispatcher: that one lives in libhwy.so, which a self-contained library must not need.
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <thread>
@@ -168,27 +169,34 @@ std::vector<CpuTarget> targets_of(const Features& features) {
   return targets;
 }
 
-int num_usable_cpus() {
+std::vector<int> usable_cpus() {
+  std::vector<int> cpus;
 #if defined(__linux__)
   // The kernel refuses a mask smaller than its own; 64 Ki CPUs is far beyond any machine.
-  for (int capacity = 1024; capacity <= (1 << 16); capacity *= 2) {
+  for (int capacity = 1024; capacity <= (1 << 16) && cpus.empty(); capacity *= 2) {
     cpu_set_t* set = CPU_ALLOC(capacity);
     if (set == nullptr) break;
     const std::size_t size = CPU_ALLOC_SIZE(capacity);
-    const int count = sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
+    if (sched_getaffinity(0, size, set) == 0) {
+      for (int cpu = 0; cpu < capacity; ++cpu) {
+        if (CPU_ISSET_S(cpu, size, set)) cpus.push_back(cpu);
+      }
+    }
     CPU_FREE(set);
-    if (count > 0) return count;
   }
 #endif
-  const unsigned count = std::thread::hardware_concurrency();
-  return count > 0 ? static_cast<int>(count) : 1;
+  if (cpus.empty()) {
+    const unsigned count = std::max(std::thread::hardware_concurrency(), 1U);
+    for (unsigned cpu = 0; cpu < count; ++cpu) cpus.push_back(static_cast<int>(cpu));
+  }
+  return cpus;
 }
 
 }  // namespace girih::cpu
 
 namespace girih {
 
-CpuInfo cpu_info() { return {cpu::model_name(), cpu::num_usable_cpus(), cpu::detect_features().names}; }
+CpuInfo cpu_info() { return {cpu::model_name(), static_cast<int>(cpu::usable_cpus().size()), cpu::detect_features().names}; }
 
 std::vector<CpuTarget> available_cpu_targets() { return cpu::targets_of(cpu::detect_features()); }
 

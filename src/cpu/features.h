@@ -39,7 +39,7 @@ Features detect_features();
 /// Targets that a CPU with `features` runs, widest first.
 std::vector<CpuTarget> targets_of(const Features& features);
 
-/// CPUs in this process's affinity mask, at least 1.
-int num_usable_cpus();
+/// CPUs in this process's affinity mask, ascending; never empty.
+std::vector<int> usable_cpus();
 
 }  // namespace girih::cpu

@@ -3,15 +3,23 @@
 // closely), then block in std::atomic::wait, which is a futex: an idle pool costs nothing.
 #include "cpu/thread_pool.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #if defined(__unix__)
+#include <pthread.h>
+#include <unistd.h>
+
 #include <csignal>
+#endif
+#if defined(__linux__)
+#include <sched.h>
 #endif
 
 #include "base/error.h"
@@ -45,6 +53,28 @@ std::uint32_t wait_while_equal(const std::atomic<std::uint32_t>& value, std::uin
     if (now != old) return now;
     value.wait(old, std::memory_order_acquire);
   }
+}
+
+std::int64_t process_id() {
+#if defined(__unix__)
+  return getpid();
+#else
+  return 0;
+#endif
+}
+
+// The calling thread runs on `cpu` alone. It was checked to be usable, so that a failure means a mask that has changed since: the thread
+// then stays where the system puts it, which affects speed only.
+void bind_to_cpu([[maybe_unused]] int cpu) {
+#if defined(__linux__)
+  cpu_set_t* set = CPU_ALLOC(cpu + 1);
+  if (set == nullptr) return;
+  const std::size_t size = CPU_ALLOC_SIZE(cpu + 1);
+  CPU_ZERO_S(size, set);
+  CPU_SET_S(cpu, size, set);
+  sched_setaffinity(0, size, set);
+  CPU_FREE(set);
+#endif
 }
 
 // Workers take no signals: those belong to the host application's threads.
@@ -81,10 +111,17 @@ struct ThreadPool::State {
   void* context = nullptr;
   bool stop = false;
   int spins = 0;
+  std::int64_t owner = 0;                  // the process that the threads belong to
+  std::vector<int> cpus;                   // where workers are bound; empty = nowhere
   std::vector<std::exception_ptr> errors;  // one slot per worker
   std::vector<std::thread> threads;        // workers 1, 2, ...
 
-  ~State() { stop_workers(); }
+  ~State() {
+    if (owner == process_id())
+      stop_workers();
+    else
+      forget_workers();
+  }
 
   void call(int worker) noexcept {
     try {
@@ -95,6 +132,7 @@ struct ThreadPool::State {
   }
 
   void work(int worker) noexcept {
+    if (!cpus.empty()) bind_to_cpu(cpus[worker % cpus.size()]);
     std::uint32_t seen = 0;
     for (;;) {
       seen = wait_while_equal(generation, seen, spins);
@@ -115,6 +153,33 @@ struct ThreadPool::State {
     }
   }
 
+  void start_workers() {
+    const int num_workers = static_cast<int>(errors.size());
+    owner = process_id();
+    threads.reserve(num_workers - 1);
+    const SignalsBlocked signals_blocked;
+    try {
+      for (int worker = 1; worker < num_workers; ++worker) {
+        threads.emplace_back([this, worker] { work(worker); });
+      }
+    } catch (const std::system_error& error) {
+      const std::size_t started = threads.size() + 1;
+      stop_workers();
+      fail(Code::out_of_memory, "thread_pool", "num_workers={}: the system gave {} threads ({}); use fewer workers", num_workers, started,
+           error.what());
+    }
+  }
+
+  // In a forked child: the threads exist only as handles that can be neither joined nor destroyed, so their few bytes are given up. A
+  // call that another thread of the parent had under way does not go on here either.
+  void forget_workers() {
+    new std::vector<std::thread>(std::move(threads));  // NOLINT(cppcoreguidelines-owning-memory): see above
+    generation.store(0, std::memory_order_relaxed);
+    num_running.store(0, std::memory_order_relaxed);
+    busy.store(false, std::memory_order_relaxed);
+    for (std::exception_ptr& error : errors) error = nullptr;
+  }
+
   void stop_workers() {
     stop = true;
     publish();
@@ -123,22 +188,19 @@ struct ThreadPool::State {
   }
 };
 
-ThreadPool::ThreadPool(int num_workers) : state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(int num_workers, std::span<const int> cpus) : state_(std::make_unique<State>()) {
   if (num_workers < 1) fail(Code::invalid_argument, "thread_pool", "num_workers={}; must be >= 1", num_workers);
-  // With more workers than CPUs a spinning worker would keep a working one off its CPU.
-  state_->spins = num_workers <= num_usable_cpus() ? kSpins : 0;
-  state_->errors.resize(num_workers);
-  state_->threads.reserve(num_workers - 1);
-  const SignalsBlocked signals_blocked;
-  try {
-    for (int worker = 1; worker < num_workers; ++worker) {
-      state_->threads.emplace_back([state = state_.get(), worker] { state->work(worker); });
+  const std::vector<int> usable = usable_cpus();
+  for (std::size_t i = 0; i < cpus.size(); ++i) {
+    if (std::find(usable.begin(), usable.end(), cpus[i]) == usable.end()) {
+      fail(Code::invalid_argument, "context", "cpus[{}]={}; this process may use CPUs {}", i, cpus[i], fmt::join(usable, ", "));
     }
-  } catch (const std::system_error& error) {
-    const std::size_t started = state_->threads.size() + 1;
-    fail(Code::out_of_memory, "thread_pool", "num_workers={}: the system gave {} threads ({}); use fewer workers", num_workers, started,
-         error.what());
   }
+  // With more workers than CPUs a spinning worker would keep a working one off its CPU.
+  state_->spins = num_workers <= static_cast<int>(usable.size()) ? kSpins : 0;
+  state_->cpus.assign(cpus.begin(), cpus.end());
+  state_->errors.resize(num_workers);
+  state_->start_workers();
 }
 
 ThreadPool::~ThreadPool() = default;
@@ -147,6 +209,10 @@ int ThreadPool::num_workers() const { return static_cast<int>(state_->errors.siz
 
 void ThreadPool::run(void (*function)(void*, int), void* context) {
   State& state = *state_;
+  if (state.owner != process_id()) {
+    state.forget_workers();
+    state.start_workers();
+  }
   if (state.busy.exchange(true, std::memory_order_acquire)) {
     fail(Code::invalid_argument, "thread_pool", "a call on this context is still running; make one Context per calling thread");
   }

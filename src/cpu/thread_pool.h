@@ -1,15 +1,18 @@
 // A small fixed pool: parallel(f) runs f(worker) once on each worker, the caller being worker 0, and returns when all are done.
-// std::thread, not OpenMP: it links statically into a wheel and does not quarrel with fork, TSan or the host application's runtime.
+// std::thread, not OpenMP: it links statically into a wheel and does not quarrel with TSan or the host application's runtime. A pool
+// survives fork(): the child, where the workers do not exist, starts its own at its first region.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <type_traits>
 
 namespace girih::cpu {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int num_workers);
+  /// Worker w >= 1 is bound to CPU cpus[w % size] if any are given (each one that this process may use); worker 0, the caller, never is.
+  explicit ThreadPool(int num_workers, std::span<const int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

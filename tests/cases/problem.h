@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <random>
 #include <string>
 #include <vector>
@@ -627,6 +628,8 @@ class Outputs {
     for (std::int64_t t = 0; t < tokens_; ++t) out.push_back(row_bits(t));
     return out;
   }
+  /// All memory of o, then of lse, margins included.
+  std::array<std::span<std::byte>, 2> memory() { return {std::span<std::byte>(o_bytes_), std::span<std::byte>(lse_bytes_)}; }
   /// No byte outside the tensors has changed.
   bool canaries_intact() const {
     return intact(o_bytes_, bits(dtype_) / 8, row_, heads_ * dim_) && intact(lse_bytes_, 4, heads_ + 3, heads_);

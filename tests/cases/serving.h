@@ -31,6 +31,7 @@ struct ServingCase {
   bool cascade = false;                            ///< the shared prefix is a segment of its own, one group over all requests
   std::vector<std::string> twins{};                ///< cases to be timed in turns with this one: a ratio to them is of interest
   bool scaling = false;                            ///< to be timed with one worker, too
+  std::int64_t page_size = kServingPageSize;       ///< or kEndlessPage: a ragged store
 };
 
 /// The logit of every sink.

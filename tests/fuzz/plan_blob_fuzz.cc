@@ -15,11 +15,12 @@ struct Original {
   std::vector<std::byte> blob;
 };
 
-Original make_original(bool invariant) {
+Original make_original(bool invariant, bool separate) {
   girih::plan_test::ScheduleForm form;
   form.num_kv_heads = 2;
   form.group = 2;
   form.num_units = 3;
+  if (separate) form.num_small_units = 1;
   form.batch_invariant = invariant;
   form.variant.mask = girih::variants::prefix_lm(girih::ParamTime::plan);
   form.limits = {.max_tokens = 64, .max_requests = 8, .max_segments = 2, .max_groups = 16, .max_kv_len = 200};
@@ -43,11 +44,21 @@ std::int64_t walk(const girih::attention::ScheduleState& schedule, const girih::
     sum += view.segments[item.segment].page_size + view.kv_rows[static_cast<std::size_t>(item.kv_row)].kv_len;
     if (item.part_row >= 0 && item.part_row + item.row_count > schedule.max_part_rows) __builtin_trap();
   }
+  // A GPU's blocks: each part is announced to its merges, and a merge is done when its last part has come.
+  std::vector<std::int32_t> waiting;
   for (const auto& merge : view.merges) {
+    waiting.push_back(merge.part_count);
     for (std::int32_t i = 0; i < merge.part_count; ++i) {
       const std::int64_t row = view.merge_parts[static_cast<std::size_t>(merge.part_begin + i)].part_row;
       if (row < 0 || row + merge.row_count > schedule.max_part_rows) __builtin_trap();
     }
+  }
+  for (const auto& item : view.items) {
+    if ((item.flags & girih::abi::WorkItem::kLast) == 0 || item.part_row < 0) continue;
+    for (std::int32_t m = 0; m < item.merge_count; ++m) --waiting.at(static_cast<std::size_t>(item.merge_begin + m));
+  }
+  for (const std::int32_t left : waiting) {
+    if (left != 0) __builtin_trap();
   }
   const girih::variant::ParamTable params = blob_params(schedule, view);
   for (std::int64_t i = 0; i < params[0].size; ++i) sum += static_cast<const std::int32_t*>(params[0].data)[i];
@@ -57,9 +68,10 @@ std::int64_t walk(const girih::attention::ScheduleState& schedule, const girih::
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Original originals[2] = {make_original(false), make_original(true)};
+  static const Original originals[4] = {make_original(false, false), make_original(true, false), make_original(false, true),
+                                        make_original(true, true)};
   if (size == 0) return 0;
-  const Original& original = originals[data[0] & 1];
+  const Original& original = originals[data[0] & 3];
   ++data, --size;
   const std::size_t n = original.blob.size();
   std::vector<std::byte> memory(n + 64);

@@ -1,0 +1,98 @@
+// The CUDA backend: kernels compiled and loaded when a schedule is made, launched by run(). The lists of both tile classes are parallel
+// branches: the small one runs on the device plan's own stream, forked from the caller's and joined to it, which a capture records.
+#include "attention/cuda_run.h"
+
+#include <vector>
+
+#include "attention/cuda_state.h"
+#include "attention/device_plan.h"
+#include "base/error.h"
+#include "cuda/runtime.h"
+
+namespace girih::attention {
+namespace {
+
+constexpr const char* kOp = "attention.run";
+
+cuda::Launch launch_of(const ScheduleState& s, int tile_class, cuda::Stream stream) {
+  const CudaKernel& kernel = s.cuda->kernels.classes[tile_class];
+  return {.function = s.cuda->functions[static_cast<std::size_t>(tile_class)],
+          .num_blocks = class_units(s, tile_class),
+          .num_threads = kernel.num_threads,
+          .shared_bytes = kernel.shared_bytes,
+          .stream = stream};
+}
+
+/// Whether a list does anything. In a graph every list may, once another plan is uploaded.
+bool has_work(const abi::PlanHeader& header, const PlanView& view, int tile_class) {
+  const int begin = header.class_unit_begin[tile_class];
+  const int end = header.class_unit_begin[tile_class + 1];
+  if (view.unit_begin[static_cast<std::size_t>(begin)] < view.unit_begin[static_cast<std::size_t>(end)]) return true;
+  return tile_class == kSmall && header.num_empty_merges > 0;
+}
+
+}  // namespace
+
+std::shared_ptr<const ScheduleState> load_cuda_state(const Context& context, const AttentionSpec& spec, const AttentionLimits& limits,
+                                                     const ScheduleOptions& options) {
+  cuda::Runtime& runtime = context.cuda();
+  std::shared_ptr<ScheduleState> state = make_cuda_state(runtime.device->info(), context.device().index, spec, limits, options);
+  std::vector<jit::KernelSource> sources;
+  std::vector<std::int64_t> shared_bytes;
+  std::vector<std::size_t> classes;
+  for (int c = 0; c < kNumClasses; ++c) {
+    if (class_units(*state, c) == 0) continue;
+    const CudaKernel& kernel = state->cuda->kernels.classes[c];
+    sources.push_back({.name = kernel.name, .source = kernel.source, .target = ""});
+    shared_bytes.push_back(kernel.shared_bytes);
+    classes.push_back(static_cast<std::size_t>(c));
+  }
+  const std::vector<const jit::Kernel*> kernels = runtime.load(sources, shared_bytes);
+  auto loaded = std::make_shared<CudaState>(*state->cuda);
+  for (std::size_t i = 0; i < kernels.size(); ++i) loaded->functions[classes[i]] = kernels[i]->function;
+  state->cuda = std::move(loaded);
+  return state;
+}
+
+void run_cuda(const Context& context, const ScheduleState& s, const PlanState& plan, const AttentionArgs& args) {
+  if (args.device_plan == nullptr) fail(Code::invalid_argument, kOp, "device_plan is not given; on a CUDA device upload the plan first");
+  const DevicePlanState& on_device = args.device_plan->state();
+  const CheckedArgs checked = check_args(s, plan, args);
+  check_uploaded(on_device, s, plan);
+  abi::AttentionParams params = cuda_params(s, checked);
+  params.plan = reinterpret_cast<const abi::PlanHeader*>(on_device.blob.data());
+  params.counters = static_cast<std::int32_t*>(on_device.counters.data());
+
+  const cuda::DeviceContext& device = *context.cuda().device;
+  const cuda::CurrentDevice current(device);
+  const cuda::Driver& driver = device.driver();
+  const cuda::Stream stream = args.stream;
+  const bool capturing = driver.is_capturing(stream);
+  if (capturing) note_captured(on_device, args);
+  bool small = class_units(s, kSmall) > 0;
+  bool large = class_units(s, kLarge) > 0;
+  if (!capturing) {
+    small = small && has_work(*plan.view.header, plan.view, kSmall);
+    large = large && has_work(*plan.view.header, plan.view, kLarge);
+  }
+  const bool both = small && large;
+  const cuda::Stream small_stream = both ? on_device.side_stream : stream;
+  if (both) {
+    driver.record(on_device.fork, stream);
+    driver.wait(small_stream, on_device.fork);
+  }
+  if (large) {
+    set_class(s, checked, kLarge, params);
+    driver.launch(launch_of(s, kLarge, stream), &params);
+  }
+  if (small) {
+    set_class(s, checked, kSmall, params);
+    driver.launch(launch_of(s, kSmall, small_stream), &params);
+  }
+  if (both) {
+    driver.record(on_device.join, small_stream);
+    driver.wait(stream, on_device.join);
+  }
+}
+
+}  // namespace girih::attention

@@ -1,0 +1,34 @@
+// See runtime.h.
+#include "cuda/runtime.h"
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace girih::cuda {
+namespace {
+
+std::shared_ptr<const DeviceContext> open_device(int index) {
+  std::shared_ptr<const Driver> driver = Driver::load();
+  if (index < 0 || index >= driver->num_devices()) {
+    fail(Code::invalid_argument, "context", "device.index={}; this machine has {} CUDA devices, counted from 0", index,
+         driver->num_devices());
+  }
+  return std::make_shared<const DeviceContext>(std::move(driver), index);
+}
+
+}  // namespace
+
+Runtime::Runtime(int device_index, JitOptions options, const LogFn& log)
+    : device(open_device(device_index)),
+      jit(std::make_shared<jit::Jit>(std::move(options), nvrtc_arch(device->info().arch), log)),
+      loader(jit, device) {}
+
+std::vector<const jit::Kernel*> Runtime::load(std::span<const jit::KernelSource> sources, std::span<const std::int64_t> shared_bytes) {
+  jit->warmup(sources);
+  std::vector<const jit::Kernel*> kernels;
+  for (std::size_t i = 0; i < sources.size(); ++i) kernels.push_back(&loader.load(sources[i], shared_bytes[i]));
+  return kernels;
+}
+
+}  // namespace girih::cuda

@@ -1,0 +1,26 @@
+// What a Context on a CUDA device has beside its options: the device's primary context, the JIT and the kernels loaded so far.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cuda/driver.h"
+#include "jit/jit.h"
+#include "jit/kernel.h"
+
+namespace girih::cuda {
+
+struct Runtime {
+  /// Throws unsupported where there is no driver, invalid_argument where there is no such device.
+  Runtime(int device_index, JitOptions options, const LogFn& log);
+
+  /// Compiles in parallel what is not in a cache, and loads. The references stay valid as long as the Runtime.
+  std::vector<const jit::Kernel*> load(std::span<const jit::KernelSource> sources, std::span<const std::int64_t> shared_bytes);
+
+  std::shared_ptr<const DeviceContext> device;
+  std::shared_ptr<jit::Jit> jit;
+  jit::KernelLoader loader;
+};
+
+}  // namespace girih::cuda

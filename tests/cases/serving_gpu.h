@@ -1,0 +1,146 @@
+// The attention cases that `girih bench attention --backend cuda` times: what a GPU serves, at sizes that fill one. Data alone, as
+// serving.h. Lengths: all equal, uniform in [mean / 2, 3 mean / 2), or by Zipf's law (request r has 1/r of the first's keys).
+#pragma once
+
+#include <random>
+
+#include "cases/serving.h"
+
+namespace girih::cases {
+
+class GpuServingTable {
+ public:
+  GpuServingTable() {
+    add_decode();
+    add_prefill();
+    add_mla();
+    add_shared_prefix();
+    add_variants();
+  }
+  std::vector<ServingCase> cases() && { return std::move(cases_); }
+
+ private:
+  using Lens = std::vector<std::int64_t>;
+
+  static Lens uniform(std::size_t batch, std::int64_t mean) {
+    std::mt19937_64 random(1);
+    Lens lens;
+    for (std::size_t r = 0; r < batch; ++r)
+      lens.push_back(mean / 2 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(mean)));
+    return lens;
+  }
+  static Lens zipf(std::size_t batch, std::int64_t mean) {
+    double total = 0;
+    for (std::size_t r = 1; r <= batch; ++r) total += 1.0 / static_cast<double>(r);
+    Lens lens;
+    for (std::size_t r = 1; r <= batch; ++r) {
+      const double share = static_cast<double>(mean) * static_cast<double>(batch) / static_cast<double>(r) / total;
+      lens.push_back(std::max<std::int64_t>(1, static_cast<std::int64_t>(share)));
+    }
+    return lens;
+  }
+  static AttentionSpec spec_of(int qo_heads, int kv_heads, int head_dim, DType kv = DType::bf16) {
+    AttentionSpec spec;
+    spec.num_qo_heads = qo_heads;
+    spec.num_kv_heads = kv_heads;
+    spec.head_dim_qk = spec.head_dim_vo = head_dim;
+    spec.k_dtype = spec.v_dtype = kv;
+    if (bits(kv) == 8) spec.k_scale = spec.v_scale = ScaleGranularity::tensor;
+    return spec;
+  }
+  ServingCase& add(std::string name, const AttentionSpec& spec, Lens qo_lens, Lens kv_lens, std::int64_t page_size = kServingPageSize) {
+    cases_.push_back({.name = std::move(name), .spec = spec, .qo_lens = std::move(qo_lens), .kv_lens = std::move(kv_lens)});
+    cases_.back().page_size = page_size;
+    return cases_.back();
+  }
+  ServingCase& add_decode(std::string name, const AttentionSpec& spec, Lens kv_lens, std::int64_t page_size = kServingPageSize) {
+    Lens ones(kv_lens.size(), 1);
+    return add(std::move(name), spec, std::move(ones), std::move(kv_lens), page_size);
+  }
+
+  void add_decode() {
+    const AttentionSpec gqa = spec_of(32, 8, 128);
+    add_decode("decode-b64-kv8192", gqa, Lens(64, 8192));
+    add_decode("decode-b32-kv4096", gqa, Lens(32, 4096));
+    add_decode("decode-b16-kv8192", gqa, Lens(16, 8192));
+    add_decode("decode-b64-kv1024", gqa, Lens(64, 1024));
+    add_decode("decode-b256-uniform1024", gqa, uniform(256, 1024));
+    add_decode("decode-b64-uniform4096", gqa, uniform(64, 4096));
+    add_decode("decode-b64-zipf4096", gqa, zipf(64, 4096));
+    add_decode("decode-b16-zipf1024", gqa, zipf(16, 1024));
+    add_decode("decode-b1-kv131072", gqa, Lens(1, 131072));
+    add_decode("decode-b1-kv8192", gqa, Lens(1, 8192));
+    add_decode("decode-64x8-b1-kv8192", spec_of(64, 8, 128), Lens(1, 8192));
+    add_decode("decode-b32-kv4096-page1", gqa, Lens(32, 4096), 1);
+    add_decode("decode-b64-kv8192-e4m3", spec_of(32, 8, 128, DType::e4m3), Lens(64, 8192));
+    add_decode("decode-b64-kv8192-i8", spec_of(32, 8, 128, DType::i8), Lens(64, 8192));
+    add_decode("decode-d64-b64-kv8192", spec_of(32, 8, 64), Lens(64, 8192));
+    AttentionSpec invariant = gqa;
+    invariant.batch_invariant = true;
+    add_decode("decode-b64-kv8192-invariant", invariant, Lens(64, 8192));
+    add_decode("decode-b64-zipf4096-invariant", invariant, zipf(64, 4096));
+  }
+
+  void add_prefill() {
+    const AttentionSpec gqa = spec_of(32, 8, 128);
+    add("prefill-causal-8192", gqa, {8192}, {8192}, kEndlessPage);
+    add("prefill-causal-16384", gqa, {16384}, {16384}, kEndlessPage);
+    add("prefill-full-16384", gqa, {16384}, {16384}, kEndlessPage).mask = "full";
+    add("prefill-causal-b8-2048", gqa, Lens(8, 2048), Lens(8, 2048), kEndlessPage);
+    add("prefill-causal-8192-page16", gqa, {8192}, {8192});
+    add("prefill-causal-8192-page1", gqa, {8192}, {8192}, 1);
+    add("prefill-window1024-b4-8192", gqa, Lens(4, 8192), Lens(4, 8192), kEndlessPage).mask = "sliding_window:size=1024";
+    add("append256-b16-kv4096", gqa, Lens(16, 256), Lens(16, 4096));
+    add("append16-b16-kv4096", gqa, Lens(16, 16), Lens(16, 4096));
+    add("prefill-d64-causal-8192", spec_of(32, 8, 64), {8192}, {8192}, kEndlessPage);
+    add("prefill-d256-causal-8192", spec_of(16, 8, 256), {8192}, {8192}, kEndlessPage);
+    Lens qo_lens(31, 1);
+    Lens kv_lens(31, 4096);
+    qo_lens.push_back(2048);
+    kv_lens.push_back(2048);
+    add("mixed-b32", gqa, std::move(qo_lens), std::move(kv_lens));
+  }
+
+  void add_mla() {
+    for (const int heads : {128, 16}) {
+      AttentionSpec mla = spec_of(heads, 1, 576);
+      mla.head_dim_vo = 512;
+      mla.v_is_k = true;
+      mla.sm_scale = 1 / std::sqrt(192.0);
+      add_decode(fmt::format("mla{}-b64-kv5120", heads), mla, Lens(64, 5120), 64);
+      if (heads == 128) add_decode("mla128-b128-kv4096", mla, Lens(128, 4096), 64);
+      if (heads == 128) add_decode("mla128-b64-kv5120-page1", mla, Lens(64, 5120), 1);
+    }
+  }
+
+  void add_shared_prefix() {
+    struct Size {
+      std::size_t batch;
+      std::int64_t prefix;
+    };
+    for (const Size& size : {Size{64, 8192}, Size{16, 32768}}) {
+      for (const bool cascade : {false, true}) {
+        ServingCase& c = add_decode(fmt::format("prefix{}-b{}-{}", size.prefix, size.batch, cascade ? "cascade" : "flat"),
+                                    spec_of(32, 8, 128), Lens(size.batch, size.prefix + 256));
+        c.shared_prefix = size.prefix;
+        c.cascade = cascade;
+      }
+    }
+  }
+
+  void add_variants() {
+    const AttentionSpec gqa = spec_of(32, 8, 128);
+    add("prefill-causal-8192-softcap", gqa, {8192}, {8192}, kEndlessPage).logits = "soft_cap:cap=50";
+    add("prefill-causal-8192-alibi", gqa, {8192}, {8192}, kEndlessPage).logits = "alibi";
+    add("prefill-causal-8192-document", gqa, {8192}, {8192}, kEndlessPage).mask = "document:size=1024";
+    add("prefill-causal-8192-sink", gqa, {8192}, {8192}, kEndlessPage).sinks = true;
+    add_decode("decode-b64-kv8192-softcap", gqa, Lens(64, 8192)).logits = "soft_cap:cap=50";
+    add_decode("decode-b64-kv8192-sink", gqa, Lens(64, 8192)).sinks = true;
+  }
+
+  std::vector<ServingCase> cases_;
+};
+
+inline std::vector<ServingCase> gpu_serving_cases() { return GpuServingTable().cases(); }
+
+}  // namespace girih::cases

@@ -1,0 +1,122 @@
+// Every attention case on the GPU against the reference, by the family that the table chooses and by the floor. All kernels are compiled
+// first, in parallel; afterwards a case takes milliseconds.
+#include <cstdio>
+#include <set>
+
+#include "cases/serving.h"
+#include "device.h"
+#include "girih/error.h"
+
+namespace girih::cuda_test {
+namespace {
+
+using cases::AttentionCase;
+using cases::Problem;
+
+std::vector<AttentionCase> all_cases() {
+  std::vector<AttentionCase> all;
+  for (auto list : {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases()}) {
+    for (AttentionCase& c : list) all.push_back(std::move(c));
+  }
+  return all;
+}
+
+constexpr std::array<const char*, 2> kFamilies{"", "floor"};
+
+/// Compiles every kernel of the list that this shard runs, so that the time of tests is that of running.
+class WarmUp : public testing::Environment {
+ public:
+  void SetUp() override {
+    if (gpu().context == nullptr) return;
+    cuda::Runtime& runtime = gpu().context->cuda();
+    std::set<std::string> seen;
+    std::vector<jit::KernelSource> sources;
+    for (const AttentionCase& c : all_cases()) {
+      const Problem p(c);
+      for (const char* family : kFamilies) {
+        const auto state =
+            attention::make_cuda_state(runtime.device->info(), 0, p.c.spec, p.limits, {.num_units = 0, .num_sms = 0, .family = family});
+        for (int k = 0; k < attention::kNumClasses; ++k) {
+          const attention::CudaKernel& kernel = state->cuda->kernels.classes[k];
+          if (attention::class_units(*state, k) > 0 && seen.insert(kernel.source).second)
+            sources.push_back({.name = kernel.name, .source = kernel.source, .target = ""});
+        }
+      }
+    }
+    runtime.jit->warmup(sources);
+  }
+};
+const testing::Environment* const kWarmUp = testing::AddGlobalTestEnvironment(new WarmUp);
+
+class AttentionCuda : public testing::TestWithParam<std::tuple<const char*, AttentionCase>> {};
+
+TEST_P(AttentionCuda, MatchesReference) {
+  GIRIH_NEEDS_GPU();
+  const auto& [family, c] = GetParam();
+  const Problem p(c);
+  EXPECT_TRUE(cases::matches(p, cases::reference(p), execute(p, {.num_units = 0, .num_sms = 0, .family = family})));
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, AttentionCuda, testing::Combine(testing::ValuesIn(kFamilies), testing::ValuesIn(all_cases())),
+                         [](const testing::TestParamInfo<AttentionCuda::ParamType>& info) {
+                           const std::string family = std::get<0>(info.param);
+                           return std::get<1>(info.param).name + (family.empty() ? "_chosen" : "_" + family);
+                         });
+
+/// Bits do not depend on what cannot matter.
+TEST(AttentionCudaInvariance, RepeatPlacementWorkspaceAndUnusedMemory) {
+  GIRIH_NEEDS_GPU();
+  for (const char* family : kFamilies) {
+    for (const std::string_view l : {"mixed", "single_decode", "prefill"}) {
+      SCOPED_TRACE(fmt::format("{} {}", family, l));
+      const ScheduleOptions options{.num_units = 0, .num_sms = 0, .family = family};
+      const AttentionCase c = cases::make_case("invariance", cases::make_spec(8, 2, 128), cases::lengths(l));
+      const Problem p(c);
+      const auto bits = execute(p, options).all_bits();
+      for (int repeat = 0; repeat < 3; ++repeat) EXPECT_EQ(bits, execute(p, options).all_bits()) << "repeat " << repeat;
+      EXPECT_EQ(bits, execute(p, options, 0).all_bits()) << "workspace of zeros";
+      const Problem moved(c, {.poison = std::byte{0xff}, .placement = 99});
+      EXPECT_EQ(bits, execute(moved, options).all_bits()) << "other pages";
+      const Problem zeros(c, {.poison = std::byte{0}, .placement = 1});
+      EXPECT_EQ(bits, execute(zeros, options).all_bits()) << "unused memory of zeros";
+    }
+  }
+}
+
+/// batch_invariant: a request's rows have the same bits alone and in company, on all multiprocessors or on few.
+TEST(AttentionCudaInvariance, BatchInvariantRowsHaveTheSameBitsEverywhere) {
+  GIRIH_NEEDS_GPU();
+  const std::vector<std::int64_t> q = {1, 4, 1, 60, 2, 1};
+  const std::vector<std::int64_t> kv = {9000, 90, 3, 130, 5000, 2048};
+  const auto batch_of = [&](const std::vector<std::int64_t>& ids) {
+    cases::Lengths l{"batch", {}, {}};
+    for (const std::int64_t id : ids) {
+      l.q.push_back(q[static_cast<std::size_t>(id)]);
+      l.kv.push_back(kv[static_cast<std::size_t>(id)]);
+    }
+    AttentionCase c = cases::make_case("batch", cases::make_spec(8, 2, 128), l);
+    c.spec.batch_invariant = true;
+    c.data_id = ids;
+    return c;
+  };
+  const std::vector<std::vector<std::int64_t>> batches{{0}, {1}, {2}, {3}, {4}, {5}, {0, 1, 2, 3, 4, 5}, {4, 2, 0, 5, 3, 1}, {3, 3, 0}};
+  for (const char* family : kFamilies) {
+    std::array<std::vector<std::vector<std::byte>>, 6> seen;
+    for (const std::vector<std::int64_t>& ids : batches) {
+      const Problem p(batch_of(ids));
+      for (const int sms : {0, 3}) {
+        const cases::Outputs out = execute(p, {.num_units = 0, .num_sms = sms, .family = family});
+        for (std::size_t r = 0; r < ids.size(); ++r) {
+          std::vector<std::vector<std::byte>> rows;
+          for (std::int64_t t = p.qo_indptr[r]; t < p.qo_indptr[r + 1]; ++t) rows.push_back(out.row_bits(t));
+          auto& known = seen[static_cast<std::size_t>(ids[r])];
+          if (known.empty()) known = rows;
+          EXPECT_EQ(known, rows) << family << ": request " << ids[r] << " in a batch of " << ids.size() << ", " << sms << " SMs";
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace girih::cuda_test

@@ -1,0 +1,345 @@
+// `girih bench attention --backend cuda`: each case is captured in a CUDA graph; before each replay a buffer larger than the L2 cache is
+// overwritten, so that KV comes from memory, as in a model with other layers between; a time is that between two events around a replay.
+// Ceilings are measured by two kernels of our own: a read-only stream, and mma.sync on registers (bf16, f32 sums).
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "attention/cuda_state.h"
+#include "base/error.h"
+#include "cuda/runtime.h"
+#include "tests/cases/serving_gpu.h"
+#include "tools/attention_data.h"
+#include "tools/bench.h"
+#include "tools/plan_report.h"
+
+namespace girih::tools {
+namespace {
+
+using cases::ServingCase;
+
+constexpr std::int64_t kFlushBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kStreamBytes = std::int64_t{2} << 30;
+constexpr int kMmaBlocksPerSm = 4;
+constexpr int kMmaSteps = 4096;
+constexpr int kMmaChains = 8;
+
+struct StreamParams {
+  const unsigned char* data;
+  std::int64_t vectors;
+  unsigned* sink;
+};
+constexpr const char* kStreamSource = R"(// bench read_stream
+#include "ptx/memory.cuh"
+#include "ptx/thread.cuh"
+struct StreamParams {
+  const unsigned char* data;
+  long long vectors;
+  unsigned* sink;
+};
+extern "C" __global__ void __launch_bounds__(512) bench_read_stream(const __grid_constant__ StreamParams p) {
+  using namespace girih;
+  u32 sum = 0;
+  const i64 step = static_cast<i64>(ptx::num_blocks()) * 512;
+#pragma unroll 8
+  for (i64 i = static_cast<i64>(ptx::block_idx()) * 512 + ptx::thread_idx(); i < p.vectors; i += step) {
+    const Vec16 v = ptx::load_stream(p.data + 16 * i);
+    sum += v.x[0] ^ v.x[1] ^ v.x[2] ^ v.x[3];
+  }
+  if (sum == 0x12345678U) *p.sink = sum;
+}
+)";
+
+struct MmaParams {
+  int steps;
+  float* sink;
+};
+constexpr const char* kMmaSource = R"(// bench mma
+#include "ptx/mma.cuh"
+#include "ptx/thread.cuh"
+struct MmaParams {
+  int steps;
+  float* sink;
+};
+extern "C" __global__ void __launch_bounds__(128) bench_mma(const __grid_constant__ MmaParams p) {
+  using namespace girih;
+  float c[8][4] = {};
+  const u32 x = 0x3c003c00U + static_cast<u32>(ptx::lane_idx());
+  const u32 a[4] = {x, x + 1, x + 2, x + 3};
+  const u32 b[2] = {x, x + 5};
+  for (int i = 0; i < p.steps; ++i) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) ptx::mma_16x8x16<f16>(c[k], a, b);
+  }
+  float sum = 0;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) sum += c[k][0] + c[k][1] + c[k][2] + c[k][3];
+  if (sum == 1.2345F) *p.sink = sum;
+}
+)";
+
+/// Device memory of a case, and run()'s arguments that point into it.
+class DeviceData {
+ public:
+  DeviceData(const Context& context, const AttentionData& data) : context_(context), args_(data.args()) {
+    const Device device = context.device();
+    for (const std::span<const std::byte> block : data.blocks()) copy(block.data(), std::ssize(block));
+    args_.q.data = at(args_.q.data);
+    args_.o.data = at(args_.o.data);
+    args_.q.device = args_.o.device = device;
+    for (SegmentData segment : args_.segments) {
+      for (KvPlane* plane : {&segment.store.k, &segment.store.v}) {
+        if (plane->data == nullptr) continue;
+        plane->data = at(plane->data);
+        if (plane->scales.data != nullptr) plane->scales.data = at(plane->scales.data);
+      }
+      if (!segment.kv_indices.empty()) {
+        copy(segment.kv_indices.data(), std::ssize(segment.kv_indices) * 4);
+        segment.kv_indices = {static_cast<const std::int32_t*>(at(segment.kv_indices.data())), segment.kv_indices.size()};
+      }
+      segments_.push_back(segment);
+    }
+    for (ParamValue value : args_.params) {
+      if (value.array.rank != 0) {
+        copy(value.array.data, bytes(value.array.dtype, value.array.numel()));
+        value.array.data = at(value.array.data);
+        value.array.device = device;
+      }
+      params_.push_back(value);
+    }
+    args_.segments = segments_;
+    args_.params = params_;
+  }
+  const AttentionArgs& args() const { return args_; }
+
+ private:
+  struct Block {
+    const std::byte* host;
+    std::int64_t bytes;
+    cuda::DeviceBuffer memory;
+  };
+  void copy(const void* host, std::int64_t bytes) {
+    cuda::Runtime& runtime = context_.cuda();
+    const cuda::CurrentDevice current(*runtime.device);
+    blocks_.push_back({static_cast<const std::byte*>(host), bytes, cuda::DeviceBuffer(runtime.device, bytes)});
+    runtime.device->driver().copy_to_device(blocks_.back().memory.pointer(), host, bytes, nullptr);
+    runtime.device->driver().synchronize(nullptr);
+  }
+  void* at(const void* host) const {
+    for (const Block& block : blocks_) {
+      const std::int64_t offset = static_cast<const std::byte*>(host) - block.host;
+      if (offset >= 0 && offset < block.bytes) return static_cast<std::byte*>(block.memory.data()) + offset;
+    }
+    bug("benchmark data that was not copied");
+  }
+
+  const Context& context_;
+  AttentionArgs args_;
+  std::vector<Block> blocks_;
+  std::vector<SegmentData> segments_;
+  std::vector<ParamValue> params_;
+};
+
+class CudaBench {
+ public:
+  CudaBench(const BenchOptions& options, const Context& context)
+      : context_(context),
+        driver_(context.cuda().device->driver()),
+        current_(*context.cuda().device),
+        family_(options.family),
+        repeats_(options.repeats > 0 ? options.repeats : 25),
+        flush_(context.cuda().device, kFlushBytes),
+        stream_(driver_.create_stream()),
+        begin_(driver_.create_event(true)),
+        end_(driver_.create_event(true)) {}
+  ~CudaBench() {
+    driver_.destroy_event(begin_);
+    driver_.destroy_event(end_);
+    driver_.destroy(stream_);
+  }
+  CudaBench(const CudaBench&) = delete;
+  CudaBench& operator=(const CudaBench&) = delete;
+
+  MachineCeilings measure_ceilings() {
+    const cuda::DeviceInfo& info = context_.cuda().device->info();
+    const cuda::DeviceBuffer data(context_.cuda().device, kStreamBytes);
+    const cuda::DeviceBuffer sink(context_.cuda().device, 64);
+    driver_.fill(data.pointer(), 1, kStreamBytes, stream_);
+    const std::vector<jit::KernelSource> sources = {{"bench_read_stream", kStreamSource, ""}, {"bench_mma", kMmaSource, ""}};
+    const std::vector<std::int64_t> shared = {0, 0};
+    const std::vector<const jit::Kernel*> kernels = context_.cuda().load(sources, shared);
+    const StreamParams stream{static_cast<const unsigned char*>(data.data()), kStreamBytes / 16, static_cast<unsigned*>(sink.data())};
+    const MmaParams mma{kMmaSteps, static_cast<float*>(sink.data())};
+    const int mma_blocks = info.num_sms * kMmaBlocksPerSm;
+    const double read = best_of([&] {
+      driver_.launch({.function = kernels[0]->function, .num_blocks = info.num_sms * 4, .num_threads = 512, .stream = stream_}, &stream);
+    });
+    const double flops = best_of(
+        [&] { driver_.launch({.function = kernels[1]->function, .num_blocks = mma_blocks, .num_threads = 128, .stream = stream_}, &mma); });
+    MachineCeilings ceilings;
+    ceilings.read_bytes_per_second = static_cast<double>(kStreamBytes) / read;
+    ceilings.bf16_flops = 2.0 * 16 * 8 * 16 * kMmaChains * kMmaSteps * 4 * mma_blocks / flops;
+    return ceilings;
+  }
+
+  BenchRow measure(const ServingCase& c, const MachineCeilings& ceilings) {
+    const AttentionData host_data(c);
+    const DeviceData data(context_, host_data);
+    const jit::JitStats before = context_.cuda().jit->stats();
+    const BenchClock::time_point start = BenchClock::now();
+    const Schedule schedule =
+        girih::schedule(context_, host_data.batch().spec, host_data.batch().limits(), {.num_units = 0, .num_sms = 0, .family = family_});
+    const double schedule_seconds = seconds_since(start);
+    const jit::JitStats after = context_.cuda().jit->stats();
+
+    Plan plan(schedule);
+    DevicePlan on_device(context_, schedule);
+    const cuda::DeviceBuffer workspace(context_.cuda().device, std::max<std::int64_t>(schedule.workspace_bytes(), 64));
+    AttentionArgs args = data.args();
+    args.workspace = {static_cast<std::byte*>(workspace.data()), static_cast<std::size_t>(workspace.bytes())};
+    args.stream = stream_;
+    args.device_plan = &on_device;
+    const std::vector<double> plan_times = time_plans(host_data.batch(), plan, on_device);
+    run(context_, schedule, plan, args);
+    driver_.synchronize(stream_);
+
+    BenchRow row{.op = "attention", .name = c.name, .backend = "cuda", .bytes = useful_bytes(c), .flops = useful_flops(c), .extra = {}};
+    const std::vector<double> times = time_replays([&] { run(context_, schedule, plan, args); });
+    row.seconds = median(times);
+    const double peak = ceilings.bf16_flops > 0 ? row.flops / ceilings.bf16_flops : 0;
+    row.roofline_fraction = std::max(peak, row.bytes / ceilings.read_bytes_per_second) / row.seconds;
+    row.plan_seconds = plan_times[0];
+    row.host_seconds = time_host([&] { run(context_, schedule, plan, args); });
+    row.extra["upload_seconds"] = plan_times[1];
+    row.extra["schedule_seconds"] = schedule_seconds;
+    row.extra["kernels_compiled"] = after.compiled - before.compiled;
+    row.extra["compile_seconds"] = after.compile_seconds - before.compile_seconds;
+    row.extra["seconds_low"] = *std::min_element(times.begin(), times.end());
+    row.extra["repeats"] = times.size();
+    row.extra["num_items"] = plan.info().num_items;
+    row.extra["blob_bytes"] = plan.info().blob_bytes;
+    row.extra["workspace_bytes"] = schedule.workspace_bytes();
+    row.extra["kernel"] = schedule.key();
+    for (int k = 0; k < attention::kNumClasses; ++k) {
+      if (attention::class_units(schedule.state(), k) > 0)
+        row.extra["families"].push_back(schedule.state().cuda->kernels.classes[k].family);
+    }
+    return row;
+  }
+
+ private:
+  /// Seconds of plan() and of upload(), medians.
+  std::vector<double> time_plans(const OwnedBatch& batch, Plan& plan, DevicePlan& on_device) {
+    std::vector<double> plans, uploads;
+    for (int i = 0; i < 20; ++i) {
+      const BatchView view = batch.view();
+      const BenchClock::time_point start = BenchClock::now();
+      plan.update(view.batch);
+      plans.push_back(seconds_since(start));
+      const BenchClock::time_point between = BenchClock::now();
+      on_device.upload(plan, stream_);
+      uploads.push_back(seconds_since(between));
+      driver_.synchronize(stream_);
+    }
+    return {median(plans), median(uploads)};
+  }
+
+  template <typename Body>
+  std::vector<double> time_replays(Body body) {
+    driver_.begin_capture(stream_);
+    body();
+    const cuda::Graph graph = driver_.end_capture(stream_);
+    const cuda::GraphExec exec = driver_.instantiate(graph);
+    driver_.destroy_graph(graph);
+    std::vector<double> times;
+    for (int i = -3; i < repeats_; ++i) {  // three to warm up
+      driver_.fill(flush_.pointer(), static_cast<std::uint8_t>(i), kFlushBytes, stream_);
+      driver_.record(begin_, stream_);
+      driver_.launch_graph(exec, stream_);
+      driver_.record(end_, stream_);
+      driver_.synchronize(stream_);
+      if (i >= 0) times.push_back(driver_.elapsed_seconds(begin_, end_));
+    }
+    driver_.destroy_graph_exec(exec);
+    return times;
+  }
+
+  /// Host seconds of a call that is queued behind others, as in a model.
+  template <typename Body>
+  double time_host(Body body) {
+    std::vector<double> times;
+    for (int i = 0; i < 40; ++i) {
+      const BenchClock::time_point start = BenchClock::now();
+      body();
+      times.push_back(seconds_since(start));
+      if (i % 8 == 7) driver_.synchronize(stream_);
+    }
+    return median(times);
+  }
+
+  template <typename Body>
+  double best_of(Body body) {
+    double best = 1e9;
+    for (int i = 0; i < 7; ++i) {
+      driver_.record(begin_, stream_);
+      body();
+      driver_.record(end_, stream_);
+      driver_.synchronize(stream_);
+      best = std::min(best, driver_.elapsed_seconds(begin_, end_));
+    }
+    return best;
+  }
+
+  const Context& context_;
+  const cuda::Driver& driver_;
+  const cuda::CurrentDevice current_;
+  std::string family_;
+  int repeats_;
+  cuda::DeviceBuffer flush_;
+  cuda::Stream stream_;
+  cuda::Event begin_, end_;
+};
+
+}  // namespace
+
+std::vector<std::string> gpu_attention_case_names() {
+  std::vector<std::string> names;
+  for (const ServingCase& c : cases::gpu_serving_cases()) names.push_back(c.name);
+  return names;
+}
+
+BenchResult bench_attention_cuda(const BenchOptions& options) {
+  if (options.workers != 0 || !options.cpus.empty() || options.target != "best")
+    fail(Code::invalid_argument, "--backend", "cuda takes no --workers, --cpus or --target");
+  const std::vector<std::string> chosen = choose_cases(options, gpu_attention_case_names());
+  ContextOptions context_options;
+  context_options.device = {DeviceKind::cuda, 0};
+  const Context context(context_options);
+  CudaBench bench(options, context);
+  BenchResult result;
+  const cuda::DeviceInfo& info = context.cuda().device->info();
+  result.machine = machine_facts(info.name, info.num_sms);
+  result.ceilings = bench.measure_ceilings();
+  fmt::print(options.table, "{}, sm_{}, {} SMs\nceilings: read {:.0f} GB/s, mma.sync f16 {:.0f} TFLOP/s\n\n", info.name, info.arch,
+             info.num_sms, result.ceilings.read_bytes_per_second / 1e9, result.ceilings.bf16_flops / 1e12);
+  fmt::print(options.table, "{:<34} {:>10} {:>8} {:>9} {:>9} {:>8} {:>9} {:>8} {:>8}  {}\n", "case", "us", "GB/s", "TFLOP/s", "roofline",
+             "plan us", "upload us", "host us", "jit ms", "families");
+  for (const ServingCase& c : cases::gpu_serving_cases()) {
+    if (std::find(chosen.begin(), chosen.end(), c.name) == chosen.end()) continue;
+    try {
+      const BenchRow row = bench.measure(c, result.ceilings);
+      fmt::print(options.table, "{:<34} {:>10.2f} {:>8.0f} {:>9.1f} {:>7.1f} % {:>8.1f} {:>9.1f} {:>8.1f} {:>8.0f}  {}\n", row.name,
+                 row.seconds * 1e6, row.bytes / row.seconds / 1e9, row.flops / row.seconds / 1e12, row.roofline_fraction * 100,
+                 row.plan_seconds * 1e6, row.extra["upload_seconds"].get<double>() * 1e6, row.host_seconds * 1e6,
+                 row.extra["schedule_seconds"].get<double>() * 1e3, row.extra["families"].dump());
+      std::fflush(options.table);
+      result.rows.push_back(row);
+    } catch (const Error& error) {  // one case that cannot run does not lose the others
+      fmt::print(options.table, "{:<34} failed: {}\n", c.name, error.what());
+      result.exit_code = kRuntimeError;
+    }
+  }
+  return result;
+}
+
+}  // namespace girih::tools
