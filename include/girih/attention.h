@@ -191,6 +191,10 @@ struct ScheduleOptions {
 /// Validates the spec against capabilities() and freezes every choice. Throws invalid_argument or unsupported.
 Schedule schedule(const Context& context, const AttentionSpec& spec, const AttentionLimits& limits, const ScheduleOptions& options = {});
 
+/// CUDA: compiles the kernels that schedules of these specs need, in parallel with bounded memory, or finds them in packs and cache, so that
+/// schedule() only loads them. All are tried before the first failure is thrown. On the CPU there is nothing to do.
+void warmup(const Context& context, std::span<const AttentionSpec> specs, const WarmupFn& progress = {});
+
 struct PlanInfo {
   std::int64_t num_items = 0;
   std::int64_t num_merges = 0;       ///< merged row ranges
