@@ -100,7 +100,7 @@ class Prefill {
         scores(s_tile, s);
         if constexpr (Stream::kKeyScales) {
 #pragma unroll
-          for (int t = 0; t < kRowTiles; ++t) scale_keys(s_scales_, 1.0F, s[t]);
+          for (int t = 0; t < kRowTiles; ++t) scale_keys(s_scales_, s[t]);
         }
         finish_scores(*item, range, begin, s);
       }
@@ -108,7 +108,7 @@ class Prefill {
         if (works) s_tile = wait_for_tile();
         stream.issue_keys(lead > kLead);
       }
-      if (has_rows) add_values(*item, s_tile, s);
+      if (has_rows) add_values(s_tile, s);
       if (works) {
         begin += Stream::kStepKeys;
       } else {
@@ -175,7 +175,7 @@ class Prefill {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; n += 2) {
         u32 b[Keys::kStepsPerLoad][2][2];
-        Keys::load(s_keys, key_rows_, n, load, b);
+        Keys::load(s_keys, s_scales_, key_rows_, n, load, b);
 #pragma unroll
         for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
 #pragma unroll
@@ -238,8 +238,7 @@ class Prefill {
   }
 
   /// Scores become weights, 16 keys at a time, so that their exponentials run beside the products of the 16 before.
-  __device__ __forceinline__ void add_values(const abi::WorkItem& item, const u8* s_values, float (&s)[kRowTiles][kKeyTiles][4]) {
-    const float global_scale = Stream::kValueScales ? value_plane<c>(p_.segments[item.segment]).global_scale : 1.0F;
+  __device__ __forceinline__ void add_values(const u8* s_values, float (&s)[kRowTiles][kKeyTiles][4]) {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; n += 2) {
       u32 a[kRowTiles][4];
@@ -249,13 +248,16 @@ class Prefill {
           weigh(state_[t], s[t][n], factor_.to_base2);
           weigh(state_[t], s[t][n + 1], factor_.to_base2);
         }
-        if constexpr (Stream::kValueScales) scale_two(n, global_scale, s[t]);
+        if constexpr (Stream::kValueScales) {
+          scale_keys(s_scales_, n, s[t][n]);
+          scale_keys(s_scales_, n + 1, s[t][n + 1]);
+        }
         pack_weights<T>(s[t][n], s[t][n + 1], a[t]);
       }
 #pragma unroll
       for (int load = 0; load < kValueLoads; ++load) {
         u32 b[Values::kTilesPerLoad][2];
-        Values::load(s_values, value_rows_, n, load, b);
+        Values::load(s_values, s_scales_, value_rows_, n, load, b);
 #pragma unroll
         for (int i = 0; i < Values::kTilesPerLoad; ++i) {
 #pragma unroll
@@ -265,20 +267,9 @@ class Prefill {
     }
   }
 
-  /// Weights of the key tiles n and n + 1 times their keys' scales of V.
-  __device__ __forceinline__ void scale_two(int n, float global_scale, float (&s)[kKeyTiles][4]) const {
-#pragma unroll
-    for (int i = n; i < n + 2; ++i) {
-      float scale[2];
-      load_floats(s_scales_ + fragment_key(i, 0), scale);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) s[i][j] *= scale[j & 1] * global_scale;
-    }
-  }
-
   /// Every eight rows are laid out in this warp's rows of Q (which have served), so that a row is written by a warp in wide pieces.
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
-    const float value_factor = head_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
+    const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
     const int first_row = warp_ * Shape::kWarpRows;
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
@@ -320,7 +311,7 @@ class Prefill {
   tile::LaneRows<Stream::kKeyBytes> key_rows_;
   tile::LaneRows<Stream::kValueBytes> value_rows_;
   int slot_ = 0;
-  const float* s_scales_ = nullptr;  // of the keys in the slot at work
+  const u8* s_scales_ = nullptr;  // of the keys in the slot at work
 
   float o_[kRowTiles][kSumTiles][4];
   FragmentState state_[kRowTiles];
