@@ -1,6 +1,6 @@
 // `girih bench attention --backend cuda`: each case is captured in a CUDA graph; before each replay a buffer larger than the L2 cache is
 // overwritten, so that KV comes from memory, as in a model with other layers between; a time is that between two events around a replay.
-// Ceilings are measured by two kernels of our own: a read-only stream, and mma.sync on registers (bf16, f32 sums).
+// Ceilings: gpu_ceilings.h.
 #include <fmt/format.h>
 
 #include <memory>
@@ -11,6 +11,7 @@
 #include "tests/cases/serving_gpu.h"
 #include "tools/attention_data.h"
 #include "tools/bench.h"
+#include "tools/gpu_ceilings.h"
 #include "tools/plan_report.h"
 
 namespace girih::tools {
@@ -19,64 +20,6 @@ namespace {
 using cases::ServingCase;
 
 constexpr std::int64_t kFlushBytes = std::int64_t{256} << 20;
-constexpr std::int64_t kStreamBytes = std::int64_t{2} << 30;
-constexpr int kMmaBlocksPerSm = 4;
-constexpr int kMmaSteps = 4096;
-constexpr int kMmaChains = 8;
-
-struct StreamParams {
-  const unsigned char* data;
-  std::int64_t vectors;
-  unsigned* sink;
-};
-constexpr const char* kStreamSource = R"(// bench read_stream
-#include "ptx/memory.cuh"
-#include "ptx/thread.cuh"
-struct StreamParams {
-  const unsigned char* data;
-  long long vectors;
-  unsigned* sink;
-};
-extern "C" __global__ void __launch_bounds__(512) bench_read_stream(const __grid_constant__ StreamParams p) {
-  using namespace girih;
-  u32 sum = 0;
-  const i64 step = static_cast<i64>(ptx::num_blocks()) * 512;
-#pragma unroll 8
-  for (i64 i = static_cast<i64>(ptx::block_idx()) * 512 + ptx::thread_idx(); i < p.vectors; i += step) {
-    const Vec16 v = ptx::load_stream(p.data + 16 * i);
-    sum += v.x[0] ^ v.x[1] ^ v.x[2] ^ v.x[3];
-  }
-  if (sum == 0x12345678U) *p.sink = sum;
-}
-)";
-
-struct MmaParams {
-  int steps;
-  float* sink;
-};
-constexpr const char* kMmaSource = R"(// bench mma
-#include "ptx/mma.cuh"
-#include "ptx/thread.cuh"
-struct MmaParams {
-  int steps;
-  float* sink;
-};
-extern "C" __global__ void __launch_bounds__(128) bench_mma(const __grid_constant__ MmaParams p) {
-  using namespace girih;
-  float c[8][4] = {};
-  const u32 x = 0x3c003c00U + static_cast<u32>(ptx::lane_idx());
-  const u32 a[4] = {x, x + 1, x + 2, x + 3};
-  const u32 b[2] = {x, x + 5};
-  for (int i = 0; i < p.steps; ++i) {
-#pragma unroll
-    for (int k = 0; k < 8; ++k) ptx::mma_16x8x16<f16>(c[k], a, b);
-  }
-  float sum = 0;
-#pragma unroll
-  for (int k = 0; k < 8; ++k) sum += c[k][0] + c[k][1] + c[k][2] + c[k][3];
-  if (sum == 1.2345F) *p.sink = sum;
-}
-)";
 
 /// Device memory of a case, and run()'s arguments that point into it.
 class DeviceData {
@@ -159,28 +102,6 @@ class CudaBench {
   }
   CudaBench(const CudaBench&) = delete;
   CudaBench& operator=(const CudaBench&) = delete;
-
-  MachineCeilings measure_ceilings() {
-    const cuda::DeviceInfo& info = context_.cuda().device->info();
-    const cuda::DeviceBuffer data(context_.cuda().device, kStreamBytes);
-    const cuda::DeviceBuffer sink(context_.cuda().device, 64);
-    driver_.fill(data.pointer(), 1, kStreamBytes, stream_);
-    const std::vector<jit::KernelSource> sources = {{"bench_read_stream", kStreamSource, ""}, {"bench_mma", kMmaSource, ""}};
-    const std::vector<std::int64_t> shared = {0, 0};
-    const std::vector<const jit::Kernel*> kernels = context_.cuda().load(sources, shared);
-    const StreamParams stream{static_cast<const unsigned char*>(data.data()), kStreamBytes / 16, static_cast<unsigned*>(sink.data())};
-    const MmaParams mma{kMmaSteps, static_cast<float*>(sink.data())};
-    const int mma_blocks = info.num_sms * kMmaBlocksPerSm;
-    const double read = best_of([&] {
-      driver_.launch({.function = kernels[0]->function, .num_blocks = info.num_sms * 4, .num_threads = 512, .stream = stream_}, &stream);
-    });
-    const double flops = best_of(
-        [&] { driver_.launch({.function = kernels[1]->function, .num_blocks = mma_blocks, .num_threads = 128, .stream = stream_}, &mma); });
-    MachineCeilings ceilings;
-    ceilings.read_bytes_per_second = static_cast<double>(kStreamBytes) / read;
-    ceilings.bf16_flops = 2.0 * 16 * 8 * 16 * kMmaChains * kMmaSteps * 4 * mma_blocks / flops;
-    return ceilings;
-  }
 
   BenchRow measure(const ServingCase& c, const MachineCeilings& ceilings) {
     const AttentionData host_data(c);
@@ -277,19 +198,6 @@ class CudaBench {
     return median(times);
   }
 
-  template <typename Body>
-  double best_of(Body body) {
-    double best = 1e9;
-    for (int i = 0; i < 7; ++i) {
-      driver_.record(begin_, stream_);
-      body();
-      driver_.record(end_, stream_);
-      driver_.synchronize(stream_);
-      best = std::min(best, driver_.elapsed_seconds(begin_, end_));
-    }
-    return best;
-  }
-
   const Context& context_;
   const cuda::Driver& driver_;
   const cuda::CurrentDevice current_;
@@ -319,7 +227,7 @@ BenchResult bench_attention_cuda(const BenchOptions& options) {
   BenchResult result;
   const cuda::DeviceInfo& info = context.cuda().device->info();
   result.machine = machine_facts(info.name, info.num_sms);
-  result.ceilings = bench.measure_ceilings();
+  result.ceilings = measure_gpu_ceilings(context);
   fmt::print(options.table, "{}, sm_{}, {} SMs\nceilings: read {:.0f} GB/s, mma.sync f16 {:.0f} TFLOP/s\n\n", info.name, info.arch,
              info.num_sms, result.ceilings.read_bytes_per_second / 1e9, result.ceilings.bf16_flops / 1e12);
   fmt::print(options.table, "{:<34} {:>10} {:>8} {:>9} {:>9} {:>8} {:>9} {:>8} {:>8}  {}\n", "case", "us", "GB/s", "TFLOP/s", "roofline",

@@ -34,7 +34,7 @@ struct SourceOptions {
 struct Compiled {
   WantedKernel wanted;
   std::shared_ptr<const jit::Cubin> cubin;
-  jit::Cubin::Origin origin{};
+  KernelOrigin origin{};
   double seconds = 0;
 };
 
@@ -53,7 +53,7 @@ std::vector<Compiled> compile_all(const CompileOptions& o, const std::vector<Wan
   std::map<std::string, double, std::less<>> seconds;
   std::vector<jit::KernelSource> sources;
   for (const WantedKernel& kernel : wanted) sources.push_back(kernel.source);
-  jit.warmup(sources, [&](const jit::WarmupProgress& progress) {
+  jit.warmup(sources, [&](const WarmupProgress& progress) {
     if (!progress.name.empty()) seconds.emplace(fmt::format("{} {}", progress.target, progress.name), progress.seconds);
   });
   std::vector<Compiled> compiled;
@@ -73,7 +73,7 @@ Json json_of(const Compiled& c) {
           {"target", c.cubin->target},
           {"key", c.cubin->key},
           {"nvrtc", c.cubin->nvrtc_version},
-          {"origin", jit::name(c.origin)},
+          {"origin", name(c.origin)},
           {"seconds", c.seconds},
           {"image_bytes", c.cubin->image.size()},
           {"registers", r.registers},
@@ -103,7 +103,7 @@ void print_table(const std::vector<Compiled>& compiled, const jit::JitStats& sta
     const jit::Resources& r = c.cubin->resources;
     fmt::print("{:<9} {:>5} {:>7} {:>6} {:>8} {:>8} {:>9} {:>8.3f} {:<8} {}\n", c.cubin->target, r.registers,
                r.spill_stores + r.spill_loads, r.stack_bytes, r.static_shared + c.wanted.shared_bytes, c.wanted.num_threads,
-               c.cubin->image.size(), c.seconds, jit::name(c.origin), c.cubin->name);
+               c.cubin->image.size(), c.seconds, name(c.origin), c.cubin->name);
     if (log) fmt::print("{}", c.cubin->log);
   }
   fmt::print("{} compiled in {:.3f} s of compiler time, {} from the cache, {} from packs\n", stats.compiled, stats.compile_seconds,

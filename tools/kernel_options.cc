@@ -1,4 +1,4 @@
-// See kernel_options.h. Specs go the way that schedule() takes them: compiled, normalised, and given to the choice of kernels.
+// See kernel_options.h. Specs go the way that schedule() takes them.
 #include "tools/kernel_options.h"
 
 #include <charconv>
@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "attention/cuda.h"
-#include "attention/spec.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "tools/batch_json.h"
@@ -101,9 +100,7 @@ std::vector<AttentionSpec> specs_of(const KernelOptions& o) {
 }
 
 std::vector<WantedKernel> kernels_of_spec(const AttentionSpec& spec, const Target& target, const std::string& family) {
-  const variant::Program program = variant::compile(spec.variant);
-  const AttentionSpec checked = attention::normalise(spec, program, DeviceKind::cuda);
-  const attention::CudaKernels kernels = attention::choose_cuda_kernels(checked, program, cuda::example_device(target.arch), family);
+  const attention::CudaKernels kernels = attention::cuda_kernels_of(spec, cuda::example_device(target.arch), family);
   std::vector<WantedKernel> wanted;
   for (const attention::CudaKernel& kernel : kernels.classes) {
     wanted.push_back({.source = {kernel.name, kernel.source, target.name},

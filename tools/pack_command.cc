@@ -34,7 +34,7 @@ void build(const BuildOptions& o) {
   jit::Jit jit(jit::fill_from_environment(std::move(options), read_env()), "", print_warning);
   std::vector<jit::KernelSource> sources;
   for (const WantedKernel& kernel : wanted_kernels(o.kernels)) sources.push_back(kernel.source);
-  jit.warmup(sources, [&](const jit::WarmupProgress& progress) {
+  jit.warmup(sources, [&](const WarmupProgress& progress) {
     if (!o.quiet) fmt::print(stderr, "{}/{} {} {}\n", progress.done, progress.total, progress.target, progress.name);
   });
   std::vector<jit::PackEntry> entries;

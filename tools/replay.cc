@@ -12,8 +12,10 @@
 
 #include <fmt/format.h>
 
+#include "cuda/runtime.h"
 #include "girih/error.h"
 #include "tools/cli.h"
+#include "tools/gpu_ceilings.h"
 #include "tools/machine.h"
 #include "tools/output.h"
 #include "tools/replay_engine.h"
@@ -105,6 +107,7 @@ struct Command {
   std::int64_t max_input = -1, max_output = -1, limit = -1;  // -1: not given
   int workers = 0;
   std::vector<int> cpus{};
+  std::string backend = "cpu";
   bool no_sharing = false;
   bool quiet = false;
   ReplayOptions options;
@@ -151,7 +154,11 @@ int Command::run() {
   options.max_output = max_output >= 0 ? max_output : built_in ? kBuiltInMaxOutput : 0;
   const Trace requests = built_in ? built_in_trace(options.limit > 0 ? options.limit : kBuiltInRequests, options.seed) : read_trace(trace);
 
-  const Context context({.num_workers = workers, .cpus = cpus, .target = target_from_name(target)});
+  const bool on_gpu = backend == "cuda";
+  if (on_gpu && (workers != 0 || !cpus.empty() || target != "best"))
+    throw Error(Code::invalid_argument, "replay: --backend cuda takes no --workers, --cpus or --target");
+  const Context context = on_gpu ? Context({.device = {DeviceKind::cuda, 0}})
+                                 : Context({.num_workers = workers, .cpus = cpus, .target = target_from_name(target)});
   ReplayResult result;
   {
     const InterruptGuard guard;
@@ -159,8 +166,9 @@ int Command::run() {
     result = replay(context, requests, options,
                     {.on_step = [&bar](const ReplayProgress& progress) { bar.update(progress); }, .stop = &g_interrupted});
   }
-  const MachineCeilings ceilings = measure_ceilings(context.num_workers());
-  const MachineFacts machine = machine_facts(std::string(name(context.cpu_target())), context.num_workers());
+  const MachineCeilings ceilings = on_gpu ? measure_gpu_ceilings(context) : measure_ceilings(context.num_workers());
+  const MachineFacts machine = on_gpu ? machine_facts(context.cuda().device->info().name, context.cuda().device->info().num_sms)
+                                      : machine_facts(std::string(name(context.cpu_target())), context.num_workers());
   const ReplaySummary summary = summarise(result, ceilings);
   if (!quiet) fmt::print("{}", summary_text(result, summary, ceilings));
   if (!json_file.empty()) write_file(json_file, summary_json(result, summary, ceilings, machine).dump(1) + "\n");
@@ -221,6 +229,7 @@ void add_engine_options(CLI::App& app, Command& command) {
   app.add_flag("--no-sharing", command.no_sharing, "Every request computes and holds its own prefix, one segment");
   app.add_flag("--batch-invariant", options.batch_invariant,
                "A row's bits depend on its own request only; shared prefixes are then not read as a cascade");
+  app.add_option("--backend", command.backend, "cpu, or cuda: CUDA device 0")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   app.add_option("--workers", command.workers, "CPU workers; 0 = all CPUs")->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_option("--cpus", command.cpus, "Bind worker W to the W-th of these CPUs, e.g. 0,2,4,6 (the calling thread is not bound)")
       ->delimiter(',');

@@ -16,6 +16,7 @@
 #include "girih/error.h"
 #include "girih/page.h"
 #include "tools/replay_batch.h"
+#include "tools/replay_device.h"
 #include "tools/replay_kv.h"
 
 namespace girih::tools {
@@ -72,8 +73,14 @@ class Replayer {
   void wait_for_arrival() const;
   void fill_keys(int layer);
   void fill_queries(int layer);
+  void put_rows(int layer);
   void append_keys(int layer);
   void attend(int layer);
+  TensorView key_rows() const;
+  TensorView value_rows() const;
+  TensorView query_rows() const;
+  TensorView output_rows() const;
+  TensorView lse_rows() const;
   std::vector<VerifySample> choose_samples();
   void check_layer(int layer, std::vector<VerifySample>& samples);
   void account(StepRecord& record);
@@ -93,6 +100,7 @@ class Replayer {
   AttentionSpec spec_;  // of the first kind: shapes and types are those of all
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<LayerPool> pools_;
+  std::unique_ptr<ReplayDevice> device_;  // where the context is on a GPU: pools_ then hold what was fetched last
   std::unique_ptr<Verifier> verifier_;
   std::unique_ptr<DigestTable> digests_;
   Buffer q_, o_, lse_, k_, v_, workspace_;
@@ -159,6 +167,10 @@ Replayer::Replayer(const Context& context, const Trace& trace, const ReplayOptio
   k_ = Buffer(tokens * row_bytes(spec_.num_kv_heads, spec_.head_dim_qk));
   v_ = Buffer(tokens * row_bytes(spec_.num_kv_heads, spec_.head_dim_vo));
   workspace_ = Buffer(result_.workspace_bytes);
+  if (context.device().kind == DeviceKind::cuda) {
+    device_ = std::make_unique<ReplayDevice>(context, pools_, result_.workspace_bytes, sinks_);
+    for (const Kind& kind : kinds_) device_->add_plan(kind.schedule);
+  }
   verifier_ = std::make_unique<Verifier>(result_.options.model, rows_, sinks_, options.page_size, options.verify);
   if (options.digests) {
     digests_ = std::make_unique<DigestTable>(static_cast<std::int64_t>(spec_.num_qo_heads) * spec_.head_dim_vo, spec_.o_dtype);
@@ -200,11 +212,36 @@ void Replayer::fill_queries(int layer) {
   }
 }
 
+/// To the GPU, and NaN into its outputs where they are checked.
+void Replayer::put_rows(int layer) {
+  device_->put(key_rows());
+  device_->put(value_rows());
+  device_->put(query_rows());
+  if (options_.verify > 0 || digests_) device_->put(output_rows());
+  if (layer > 0) return;
+  std::vector<std::span<const std::int32_t>> tables;
+  for (std::int64_t i = 0; i < batch_.num_segments(); ++i) tables.push_back(batch_.segment_indices(i));
+  device_->set_tables(tables);
+}
+
+TensorView Replayer::key_rows() const {
+  return TensorView(k_.data(), rows_.dtype(), {batch_.num_tokens(), spec_.num_kv_heads, spec_.head_dim_qk});
+}
+TensorView Replayer::value_rows() const {
+  if (spec_.v_is_k) return {};
+  return TensorView(v_.data(), rows_.dtype(), {batch_.num_tokens(), spec_.num_kv_heads, spec_.head_dim_vo});
+}
+TensorView Replayer::query_rows() const {
+  return TensorView(q_.data(), spec_.q_dtype, {batch_.num_tokens(), spec_.num_qo_heads, spec_.head_dim_qk});
+}
+TensorView Replayer::output_rows() const {
+  return TensorView(o_.data(), spec_.o_dtype, {batch_.num_tokens(), spec_.num_qo_heads, spec_.head_dim_vo});
+}
+TensorView Replayer::lse_rows() const { return TensorView(lse_.data(), DType::f32, {batch_.num_tokens(), spec_.num_qo_heads}); }
+
 void Replayer::append_keys(int layer) {
-  const std::int64_t n = batch_.num_tokens();
-  const TensorView k(k_.data(), rows_.dtype(), {n, spec_.num_kv_heads, spec_.head_dim_qk});
-  const TensorView v = spec_.v_is_k ? TensorView() : TensorView(v_.data(), rows_.dtype(), {n, spec_.num_kv_heads, spec_.head_dim_vo});
-  append(context_, pools_[layer].store(), batch_.append(), k, {}, v);
+  if (device_) return device_->append(layer, batch_.append(), key_rows(), value_rows());
+  append(context_, pools_[layer].store(), batch_.append(), key_rows(), {}, value_rows());
 }
 
 void Replayer::attend(int layer) {
@@ -213,12 +250,12 @@ void Replayer::attend(int layer) {
   for (std::int64_t i = 0; i < batch_.num_segments(); ++i) {
     segment_data_.push_back({.store = pools_[layer].store(), .kv_indices = batch_.segment_indices(i)});
   }
-  const std::int64_t n = batch_.num_tokens();
   AttentionArgs args;
-  args.q = TensorView(q_.data(), spec_.q_dtype, {n, spec_.num_qo_heads, spec_.head_dim_qk});
-  args.o = TensorView(o_.data(), spec_.o_dtype, {n, spec_.num_qo_heads, spec_.head_dim_vo});
-  args.lse = TensorView(lse_.data(), DType::f32, {n, spec_.num_qo_heads});
+  args.q = query_rows();
+  args.o = output_rows();
+  args.lse = lse_rows();
   args.segments = segment_data_;
+  if (device_) return device_->attend(layer, static_cast<std::size_t>(layer) % kinds_.size(), kind.schedule, kind.plan, args);
   args.workspace = workspace_.span();
   ParamValue sinks{.name = "sinks"};
   sinks.array = TensorView(sinks_.data(), DType::f32, {std::ssize(sinks_)});
@@ -249,6 +286,12 @@ std::vector<VerifySample> Replayer::choose_samples() {
 
 void Replayer::check_layer(int layer, std::vector<VerifySample>& samples) {
   const Kind& kind = kinds_[layer % kinds_.size()];
+  const bool sampled = std::any_of(samples.begin(), samples.end(), [layer](const VerifySample& s) { return s.layer == layer; });
+  if (device_ && (sampled || digests_)) {
+    device_->fetch(output_rows());
+    device_->fetch(lse_rows());
+    if (sampled) device_->fetch_pool(layer, pools_[layer]);
+  }
   for (VerifySample& sample : samples) {
     if (sample.layer != layer) continue;
     const std::int64_t head_row = (static_cast<const std::byte*>(sample.o) - o_.data()) / row_bytes(1, spec_.head_dim_vo);
@@ -346,7 +389,10 @@ bool Replayer::step() {
   StepRecord record;
   batch_.build(entries_, options_.page_size, cascade());
   const Clock::time_point plan_start = Clock::now();
-  for (Kind& kind : kinds_) kind.plan.update(batch_.batch());
+  for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
+    kinds_[kind].plan.update(batch_.batch());
+    if (device_) device_->upload(kind, kinds_[kind].plan);
+  }
   record.plan_seconds = seconds_since(plan_start);
   std::vector<VerifySample> samples = choose_samples();
   for (int layer = 0; layer < options_.num_layers; ++layer) {
@@ -354,6 +400,7 @@ bool Replayer::step() {
     fill_queries(layer);
     // NaN everywhere: a row that run() forgets cannot pass.
     if (options_.verify > 0 || digests_) std::memset(o_.data(), 0xFF, o_.span().size());
+    if (device_) put_rows(layer);
     const Clock::time_point append_start = Clock::now();
     append_keys(layer);
     record.append_seconds += seconds_since(append_start);
@@ -362,6 +409,7 @@ bool Replayer::step() {
     record.run_seconds += seconds_since(run_start);
     check_layer(layer, samples);
   }
+  if (device_) record.kernel_seconds = device_->take_kernel_seconds();
   account(record);
   keep_picture(record);
   finish_step(record);

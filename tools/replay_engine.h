@@ -44,6 +44,7 @@ inline constexpr std::int64_t kDefaultPoolTokens = 131072;
 
 struct StepRecord {
   double append_seconds = 0, plan_seconds = 0, run_seconds = 0;
+  double kernel_seconds = 0;  ///< of append and run, by the GPU's events; 0 on the CPU
   std::int64_t prefill_requests = 0, decode_requests = 0;
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
   std::int64_t segments = 0;

@@ -28,6 +28,7 @@ ReplaySummary summarise(const ReplayResult& result, const MachineCeilings& ceili
     s.append_seconds += step.append_seconds;
     s.plan_seconds += step.plan_seconds;
     s.run_seconds += step.run_seconds;
+    s.kernel_seconds += step.kernel_seconds;
     s.prefill_tokens += step.prefill_tokens;
     s.decode_tokens += step.decode_tokens;
     s.flat_keys += step.flat_keys;
@@ -151,6 +152,10 @@ std::string summary_text(const ReplayResult& result, const ReplaySummary& s, con
   text += fmt::format("  plan            {}\n", percentile_line(s.plan_seconds_per_step));
   text += fmt::format("  share of time   run {:.1f} %, append {:.1f} %, plan {:.1f} %\n", percent(s.run_seconds, s.attention_seconds),
                       percent(s.append_seconds, s.attention_seconds), percent(s.plan_seconds, s.attention_seconds));
+  if (s.kernel_seconds > 0) {
+    text += fmt::format("  on the GPU      kernels of append and run take {:.1f} % of that time
+", percent(s.kernel_seconds, s.attention_seconds));
+  }
   text += fmt::format("  bandwidth       {:.2f} GB/s of {:.2f} measured reading memory\n", s.bytes_per_second / 1e9,
                       ceilings.read_bytes_per_second / 1e9);
   text += fmt::format("  arithmetic      {:.1f} GFLOP/s of {:.1f} measured\n", s.flops_per_second / 1e9, s.peak_flops / 1e9);
@@ -173,6 +178,7 @@ nlohmann::ordered_json steps_json(const ReplayResult& result) {
     steps.push_back({{"append_seconds", step.append_seconds},
                      {"plan_seconds", step.plan_seconds},
                      {"run_seconds", step.run_seconds},
+                     {"kernel_seconds", step.kernel_seconds},
                      {"prefill_requests", step.prefill_requests},
                      {"decode_requests", step.decode_requests},
                      {"prefill_tokens", step.prefill_tokens},

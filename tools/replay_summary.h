@@ -21,6 +21,7 @@ Percentiles percentiles(std::vector<double> values);
 struct ReplaySummary {
   double attention_seconds = 0;  ///< append + plan + run of all steps
   double append_seconds = 0, plan_seconds = 0, run_seconds = 0;
+  double kernel_seconds = 0;  ///< on a GPU: of append and run, by its events
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
   double prefill_rate = 0, decode_rate = 0;  ///< tokens per second of attention
   Percentiles step_seconds, decode_step_seconds, token_gap_seconds, plan_seconds_per_step;

@@ -191,6 +191,10 @@ struct ScheduleOptions {
 /// Validates the spec against capabilities() and freezes every choice. Throws invalid_argument or unsupported.
 Schedule schedule(const Context& context, const AttentionSpec& spec, const AttentionLimits& limits, const ScheduleOptions& options = {});
 
+/// CUDA: compiles the kernels that schedules of these specs need, in parallel with bounded memory, or finds them in packs and cache, so that
+/// schedule() only loads them. All are tried before the first failure is thrown. On the CPU there is nothing to do.
+void warmup(const Context& context, std::span<const AttentionSpec> specs, const WarmupFn& progress = {});
+
 struct PlanInfo {
   std::int64_t num_items = 0;
   std::int64_t num_merges = 0;       ///< merged row ranges
@@ -314,15 +318,17 @@ KvStore block_sparse_kv_store(const TensorView& k, const TensorView& v, std::int
 // ---------------------------------------------------------------------------------------------------------------- merge
 
 /// Merges two attention states (Eq. 2-3 of arXiv 2501.01005). v: [n, heads, dim] f32, f16 or bf16; s: f32 [n, heads], natural log
-/// (base-2 states merge rightly with base2 = true). Outputs may alias inputs. The merge of empty states is empty: (0, -inf).
+/// (base-2 states merge rightly with base2 = true). Outputs may alias inputs (on a CUDA device: be them, or lie
+/// apart). The merge of empty states is empty: (0, -inf). On a CUDA device tensors are device memory and work is queued on `stream`; `indptr`
+/// is host memory, so merge_states_varlen() cannot be captured.
 void merge_state(const Context& context, const TensorView& v_a, const TensorView& s_a, const TensorView& v_b, const TensorView& s_b,
-                 const TensorView& v_out, const TensorView& s_out, bool base2 = false);
+                 const TensorView& v_out, const TensorView& s_out, bool base2 = false, void* stream = nullptr);
 /// v: [n, num_states, heads, dim], s: [n, num_states, heads] -> [n, heads, dim], [n, heads]; num_states may be 0.
 void merge_states(const Context& context, const TensorView& v, const TensorView& s, const TensorView& v_out, const TensorView& s_out,
-                  bool base2 = false);
+                  bool base2 = false, void* stream = nullptr);
 /// Row i merges states [indptr[i], indptr[i+1]) of v [total, heads, dim], s [total, heads] -> [n, heads, dim], [n, heads].
 void merge_states_varlen(const Context& context, const TensorView& v, const TensorView& s, Indices indptr, const TensorView& v_out,
-                         const TensorView& s_out, bool base2 = false);
+                         const TensorView& s_out, bool base2 = false, void* stream = nullptr);
 
 // ---------------------------------------------------------------------------------------------------------------- capabilities
 

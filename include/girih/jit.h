@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,5 +27,20 @@ struct JitOptions {
   std::vector<std::string> nvrtc_options{};         ///< more of NVRTC's, for all kernels, e.g. "--generate-line-info"
   int max_threads = 0;                              ///< of a warm-up; 0 = one per CPU, as far as memory allows
 };
+
+/// Where a kernel was found.
+enum class KernelOrigin : std::uint8_t { compiled, cache, pack };
+std::string_view name(KernelOrigin origin);
+
+struct WarmupProgress {
+  std::int64_t done = 0;  ///< of `total`; the first call, before anything is compiled, has 0
+  std::int64_t total = 0;
+  std::string_view name;    ///< the kernel that is ready; empty in the first call
+  std::string_view target;  ///< what it was compiled for, e.g. sm_90a
+  KernelOrigin origin{};
+  double seconds = 0;  ///< it took
+};
+/// Called from one thread at a time, not always the caller's. What it throws ends the warm-up and reaches the caller.
+using WarmupFn = std::function<void(const WarmupProgress&)>;
 
 }  // namespace girih

@@ -33,16 +33,24 @@ struct AppendBatch {
 /// M is the largest finite |x| of the row or block. Where M is 0 the codes are 0 and the scale is 1 (token_head, mxfp4) or 0 (nvfp4).
 /// Infinities become the largest code of quantised types; NaN stays NaN in e4m3 and e5m2 and becomes 0 in i8 and 4-bit types. A 4-bit row
 /// of odd dim leaves its last high nibble 0.
+/// On a CUDA device K, V and the store are device memory, the batch's arrays are host memory; work is queued on `stream`, and the scales
+/// that are inputs cannot be checked. Cannot be captured: use the next function.
 void append(const Context& context, const KvStore& store, const AppendBatch& batch, const TensorView& k, const TensorView& k_rope,
-            const TensorView& v);
+            const TensorView& v, void* stream = nullptr);
+
+/// The same for the batch that `plan` holds: row i of K and V belongs to query token i, and the query tokens of a group are the last keys of
+/// its list in `segment` (not written where a list is shorter). CUDA only; reads nothing but device memory, so a captured graph appends
+/// whatever is uploaded. kv_indices: the segment's page ids on the device. Two tokens may not go to the same place, which is not checked.
+void append(const Context& context, const DevicePlan& plan, const KvStore& store, std::span<const std::int32_t> kv_indices,
+            const TensorView& k, const TensorView& k_rope, const TensorView& v, std::int64_t segment = 0, void* stream = nullptr);
 
 struct PageCopy {
   std::int32_t source = 0;
   std::int32_t destination = 0;
 };
-/// Copies whole pages within a store (all planes and scales), in order; a destination may not be a source or destination of another copy.
+/// Copies whole pages within a store (all planes and scales), in order, on a CUDA device queued on `stream` (`copies` is host memory); a destination may not be a source or destination of another copy.
 void copy_pages(const Context& context, const KvStore& store, int num_kv_heads, int dim_k, int dim_rope, int dim_v,
-                std::span<const PageCopy> copies);
+                std::span<const PageCopy> copies, void* stream = nullptr);
 
 /// For every appended token its request and its position: arrays of append_indptr.back() entries.
 struct AppendPositions {

@@ -50,7 +50,7 @@ class Prefill {
   using Values = ValueFragments<c.v_type, c.q_type, Stream::kValueBytes>;
   static constexpr int kValueLoads = (c.head_dim_vo + 8 * Values::kTilesPerLoad - 1) / (8 * Values::kTilesPerLoad);
   static constexpr int kSumTiles = kValueLoads * Values::kTilesPerLoad;
-  static constexpr int kKeyTiles = Stream::kStepKeys / 8;
+  static constexpr int kKeyTiles = 4;  // of scores at once
   static constexpr int kRowTiles = Shape::kRowTiles;
 
   __device__ __forceinline__ Prefill(const Args& p, const typename Variant::Params& params, u8* s_memory)
@@ -63,71 +63,80 @@ class Prefill {
         key_rows_(Keys::lane_rows()),
         value_rows_(Values::lane_rows()) {}
 
-  /// One loop for the ring's first fill and for the work, so that the copies' code is there once.
   __device__ __forceinline__ void run(UnitItems items) {
     KeyStream<c> stream(p_, items, s_memory_);
-    // kSlots - 1 tiles are under way before the first is worked on: K, V, .., K.
-    constexpr int kLead = c.v_is_k ? Stream::kSlots - 1 : Stream::kSlots / 2;
-    int lead = kLead + 1;
-    const abi::WorkItem* item = items.begin;
-    bool open = false;  // `item` has begun
-    StepRange range{};
-    int begin = 0;
+    stream.issue_keys(true);
 #pragma unroll 1
-    while (true) {
-      const bool works = lead == 0;
+    for (int i = 0; i < kRingSteps - 1; ++i) issue_step(stream);
 #pragma unroll 1
-      while (works && begin >= range.end) {  // an item may have no keys
-        if (open) end_item(*item++);
-        while (item != items.end && item->row_count == 0) ++item;
-        if (item == items.end) return;
-        prefetch_merges(p_, *item);
-        begin_item(*item);
-        open = true;
-        range = step_range<Variant>(p_, *item);
-        begin = item->kv_begin;
-      }
-      const bool has_rows = works && warp_ * Shape::kWarpRows < item->row_count;  // else none of this warp's rows exist
-      const u8* s_tile = s_memory_;
-      if (works) s_tile = wait_for_tile();
-      if constexpr (c.v_is_k) {
-        stream.issue_keys(lead > kLead);
-      } else if (lead < kLead) {
-        stream.issue_values();
-      }
-      float s[kRowTiles][kKeyTiles][4] = {};
-      if (has_rows) {
-        scores(s_tile, s);
-        if constexpr (Stream::kKeyScales) {
-#pragma unroll
-          for (int t = 0; t < kRowTiles; ++t) scale_keys(s_scales_, s[t]);
-        }
-        finish_scores(*item, range, begin, s);
-      }
-      if constexpr (!c.v_is_k) {
-        if (works) s_tile = wait_for_tile();
-        stream.issue_keys(lead > kLead);
-      }
-      if (has_rows) add_values(s_tile, s);
-      if (works) {
-        begin += Stream::kStepKeys;
-      } else {
-        --lead;
-      }
+    for (const abi::WorkItem* at = items.begin; at != items.end; ++at) {
+      const abi::WorkItem& item = *at;
+      if (item.row_count == 0) continue;
+      prefetch_merges(p_, item);
+      begin_item(item);
+      const StepRange range = step_range<Variant>(p_, item);
+#pragma unroll 1
+      for (int begin = item.kv_begin; begin < range.end; begin += Stream::kStepKeys) step(item, range, begin, stream);
+      if (is_last(item) || is_chunk(item)) end_tile(item);
     }
   }
 
  private:
-  __device__ __forceinline__ void end_item(const abi::WorkItem& item) {
-    if (is_last(item) || is_chunk(item)) end_tile(item);
+  static constexpr int kRingSteps = Stream::kSlots / Stream::kTilesPerStep;
+  static_assert(kRingSteps >= 2 && Stream::kStepKeys % (8 * kKeyTiles) == 0);
+  static constexpr int kPartKeys = 8 * kKeyTiles;
+
+  static __device__ __forceinline__ void issue_step(KeyStream<c>& stream) {
+    stream.issue_keys();
+    if constexpr (!c.v_is_k) stream.issue_values();
+  }
+
+  /// Keys of a step, kPartKeys at a time: the scores of more at once leave no registers to overlap their work with.
+  __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin, KeyStream<c>& stream) {
+    ptx::cp_async_wait<(kRingSteps - 2) * Stream::kTilesPerStep>();
+    ptx::sync_block();  // the step has landed for all warps, and the one before it is free
+    issue_step(stream);
+    const u8* s_keys = s_memory_ + slot_ * Stream::kSlotBytes;
+    const u8* s_values = c.v_is_k ? s_keys : s_keys + Stream::kSlotBytes;
+    const u8* s_key_scales = KeyStream<c>::scales(s_memory_, slot_);
+    const u8* s_value_scales = c.v_is_k ? s_key_scales : s_key_scales + Stream::kSlotScaleBytes;
+    slot_ = slot_ + Stream::kTilesPerStep == Stream::kSlots ? 0 : slot_ + Stream::kTilesPerStep;
+    if (warp_ * Shape::kWarpRows >= item.row_count) return;  // none of this warp's rows exist
+#pragma unroll 1
+    for (int part = 0; part < Stream::kStepKeys && begin + part < range.end; part += kPartKeys) {
+      const u8* s_part_keys = s_keys + part * Stream::KeyRows::kStride;
+      const u8* s_part_values = s_values + part * Stream::ValueRows::kStride;
+      const u8* s_part_key_scales = s_key_scales + part * Stream::kKeyScaleBytes;
+      const u8* s_part_value_scales = s_value_scales + part * Stream::kValueScaleBytes;
+      if (range.all_visible(begin + part, kPartKeys) && begin + part + kPartKeys <= range.end) {
+        add_keys<false>(item, range, begin + part, s_part_keys, s_part_values, s_part_key_scales, s_part_value_scales);
+      } else {
+        add_keys<true>(item, range, begin + part, s_part_keys, s_part_values, s_part_key_scales, s_part_value_scales);
+      }
+    }
+  }
+
+  /// kPartKeys keys from key `first` on join the rows' states. Steps without hidden keys have code of their own: where the ways of a branch
+  /// that changes scores meet, registers are moved about.
+  template <bool kHides>
+  __device__ __forceinline__ void add_keys(const abi::WorkItem& item, const StepRange& range, int first, const u8* s_keys, const u8* s_values,
+                                           const u8* s_key_scales, const u8* s_value_scales) {
+    float s[kRowTiles][kKeyTiles][4];
+    scores(s_keys, s_key_scales, s);
+    if constexpr (Stream::kKeyScales) {
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t) scale_keys(s_key_scales, s[t]);
+    }
+    finish_scores<kHides>(item, range, first, s);
+    add_values(s_values, s_value_scales, s);
   }
 
   __device__ __forceinline__ void begin_item(const abi::WorkItem& item) {
+    factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
     if (is_first(item) || is_chunk(item)) {
       load_rows(item);
       clear();
     }
-    factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
   }
 
   __device__ __forceinline__ void clear() {
@@ -147,23 +156,21 @@ class Prefill {
   /// Q and what hooks ask of its rows, for a new tile.
   __device__ __forceinline__ void load_rows(const abi::WorkItem& item) {
     ptx::sync_block();  // the last tile's rows are no longer read
-    load_query_tile<c, Keys, typename Shape::QueryRows>(p_, item, s_memory_ + Shape::kQueryAt);
+    load_query_tile<c, Keys, typename Shape::QueryRows>(p_, item, !Variant::kHasLogits && factor_.negative(), s_memory_ + Shape::kQueryAt);
     if constexpr (kKeepsRows<Variant>) describe_tile_rows<c>(p_, item, rows());
     ptx::sync_block();
   }
 
-  /// The slot at work, once it has landed for all warps; the one before it is free then.
-  __device__ __forceinline__ const u8* wait_for_tile() {
-    ptx::cp_async_wait<Stream::kSlots - 2>();
-    ptx::sync_block();
-    const u8* s_tile = s_memory_ + slot_ * Stream::kSlotBytes;
-    s_scales_ = KeyStream<c>::scales(s_memory_, slot_);
-    slot_ = slot_ + 1 == Stream::kSlots ? 0 : slot_ + 1;
-    return s_tile;
-  }
-
-  __device__ __forceinline__ void scores(const u8* s_keys, float (&s)[kRowTiles][kKeyTiles][4]) const {
+  __device__ __forceinline__ void scores(const u8* s_keys, const u8* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) const {
     const u8* s_query = s_memory_ + Shape::kQueryAt + warp_ * Shape::kWarpRows * Shape::QueryRows::kStride;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) s[t][n][j] = 0.0F;
+      }
+    }
 #pragma unroll
     for (int load = 0; load < Keys::kSteps / Keys::kStepsPerLoad; ++load) {
       u32 a[Keys::kStepsPerLoad][kRowTiles][4];
@@ -175,7 +182,7 @@ class Prefill {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; n += 2) {
         u32 b[Keys::kStepsPerLoad][2][2];
-        Keys::load(s_keys, s_scales_, key_rows_, n, load, b);
+        Keys::load(s_keys, s_scales, key_rows_, n, load, b);
 #pragma unroll
         for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
 #pragma unroll
@@ -189,6 +196,7 @@ class Prefill {
   }
 
   /// Hooks and masks; then the maxima, and what has been summed is brought to them.
+  template <bool kHides>
   __device__ __forceinline__ void finish_scores(const abi::WorkItem& item, const StepRange& range, int begin,
                                                 float (&s)[kRowTiles][kKeyTiles][4]) {
     if constexpr (Variant::kHasLogits) {
@@ -200,22 +208,19 @@ class Prefill {
           apply_logits<Variant>(params_, logits_row(t, half), half, columns, factor_.raw, s[t]);
         }
       }
-    } else if (factor_.negative()) {
-#pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) negate(s[t]);
     }
-    if (Variant::kHasMask && !range.all_visible(begin, Stream::kStepKeys)) {
-      const KeyList list = key_list(p_, item);
-      const FragmentKeys columns = {list, begin, range.end};
+    if constexpr (kHides) {
+      if constexpr (Variant::kHasMask) {
+        const KeyList list = key_list(p_, item);
+        const FragmentKeys columns = {list, begin, range.end};
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) {
+        for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          hide_masked<Variant>(params_, Variant::mask_row(params_, row_vars(t, half)), half, columns, s[t]);
+          for (int half = 0; half < 2; ++half) {
+            hide_masked<Variant>(params_, Variant::mask_row(params_, row_vars(t, half)), half, columns, s[t]);
+          }
         }
       }
-    }
-    if (range.end - begin < Stream::kStepKeys) {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) hide_past_end<Variant>(s[t], range.end - begin);
     }
@@ -238,7 +243,7 @@ class Prefill {
   }
 
   /// Scores become weights, 16 keys at a time, so that their exponentials run beside the products of the 16 before.
-  __device__ __forceinline__ void add_values(const u8* s_values, float (&s)[kRowTiles][kKeyTiles][4]) {
+  __device__ __forceinline__ void add_values(const u8* s_values, const u8* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; n += 2) {
       u32 a[kRowTiles][4];
@@ -249,15 +254,15 @@ class Prefill {
           weigh(state_[t], s[t][n + 1], factor_.to_base2);
         }
         if constexpr (Stream::kValueScales) {
-          scale_keys(s_scales_, n, s[t][n]);
-          scale_keys(s_scales_, n + 1, s[t][n + 1]);
+          scale_keys(s_scales, n, s[t][n]);
+          scale_keys(s_scales, n + 1, s[t][n + 1]);
         }
         pack_weights<T>(s[t][n], s[t][n + 1], a[t]);
       }
 #pragma unroll
       for (int load = 0; load < kValueLoads; ++load) {
         u32 b[Values::kTilesPerLoad][2];
-        Values::load(s_values, s_scales_, value_rows_, n, load, b);
+        Values::load(s_values, s_scales, value_rows_, n, load, b);
 #pragma unroll
         for (int i = 0; i < Values::kTilesPerLoad; ++i) {
 #pragma unroll
@@ -311,7 +316,6 @@ class Prefill {
   tile::LaneRows<Stream::kKeyBytes> key_rows_;
   tile::LaneRows<Stream::kValueBytes> value_rows_;
   int slot_ = 0;
-  const u8* s_scales_ = nullptr;  // of the keys in the slot at work
 
   float o_[kRowTiles][kSumTiles][4];
   FragmentState state_[kRowTiles];

@@ -115,7 +115,7 @@ class Wide {
   __device__ __forceinline__ void begin_item(const abi::WorkItem& item) {
     if (is_first(item) || is_chunk(item)) {
       ptx::sync_block();  // the last tile's rows are no longer read
-      load_query_tile<c, Keys, typename Shape::QueryRows>(p_, item, s_memory_ + Shape::kQueryAt);
+      load_query_tile<c, Keys, typename Shape::QueryRows>(p_, item, false, s_memory_ + Shape::kQueryAt);
       ptx::sync_block();
       clear();
     }

@@ -58,9 +58,11 @@ __device__ __forceinline__ void load_query_fragments(const Args& p, const abi::W
 }
 
 /// The tile's rows of Q into shared memory, so that ldmatrix brings what load_query_fragments would: `Rows` have Keys::kSteps * 16 dims, the
-/// inner step s in the chunks 2 s (pairs first_dim of lanes 0..3) and 2 s + 1 (their second pairs). Zeros past the rows and dims.
+/// inner step s in the chunks 2 s (pairs first_dim of lanes 0..3) and 2 s + 1 (their second pairs). Zeros past the rows and dims; `negate`:
+/// with their signs changed, so that the scores' need not be.
 template <Config c, class Keys, class Rows>
-__device__ __forceinline__ void load_query_tile(const Args& p, const abi::WorkItem& item, u8* s_query) {
+__device__ __forceinline__ void load_query_tile(const Args& p, const abi::WorkItem& item, bool negate, u8* s_query) {
+  const u32 flip = negate ? 0x80008000U : 0U;
   constexpr bool kInOrder = bits(c.k_type) == 16 && c.head_dim_rope == 0 && c.head_dim_qk % 8 == 0;
   constexpr int kAtOnce = 8;
   const bool whole = kInOrder && rows_aligned(p.q, 16);
@@ -95,6 +97,8 @@ __device__ __forceinline__ void load_query_tile(const Args& p, const abi::WorkIt
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int idx = begin + i * c.threads;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) v[i].x[j] ^= flip;
       if (idx < kTotal) *reinterpret_cast<Vec16*>(s_query + Rows::offset(idx / Rows::kChunks, idx % Rows::kChunks)) = v[i];
     }
   }

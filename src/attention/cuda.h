@@ -35,6 +35,9 @@ struct CudaKernels {
 CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Program& program, const cuda::DeviceInfo& device,
                                 std::string_view family = "");
 
+/// The same for a spec as it is given: checks and completes it first, as schedule() does.
+CudaKernels cuda_kernels_of(const AttentionSpec& spec, const cuda::DeviceInfo& device, std::string_view family = "");
+
 /// Refuses what a launch's parameters cannot hold.
 void check_cuda_limits(const AttentionLimits& limits);
 

@@ -78,14 +78,13 @@ constexpr std::array<Shape, 7> kDecodeShapes = {{{kDecodeRows, 128, 2, 12},
                                                  {kDecodeRows, 128, 2, 2},
                                                  {kDecodeRows, 128, 1, 4},
                                                  {kDecodeRows, 128, 1, 2}}};
-constexpr std::array<Shape, 6> kPrefillShapes = {{{128, 128, 2, 4},
-                                                  {128, 128, 2, 2},
-                                                  {128, 256, 1, 4},
-                                                  {128, 256, 1, 2},
-                                                  {64, 128, 1, 4},
-                                                  {64, 128, 1, 2}}};
+constexpr std::array<Shape, 5> kPrefillShapes = {{{128, 128, 2, 4, 64},
+                                                  {128, 128, 2, 4, 32},
+                                                  {128, 256, 1, 4, 64},
+                                                  {128, 128, 1, 4, 32},
+                                                  {64, 128, 1, 4, 32}}};
 /// O of more than 128 dims leaves a warp room for 16 rows.
-constexpr std::array<Shape, 4> kWidePrefillShapes = {{{128, 256, 1, 4}, {128, 256, 1, 2}, {64, 128, 1, 4}, {64, 128, 1, 2}}};
+constexpr std::array<Shape, 2> kLongPrefillShapes = {{{128, 256, 1, 4, 64}, {64, 128, 1, 4, 32}}};
 
 /// MLA. Few rows are bound by memory: short steps keep more of them under way.
 constexpr std::array<Shape, 3> kWideSmallShapes = {{{16, 128, 1, 5, 32}, {16, 128, 1, 3, 32}, {16, 128, 1, 2, 32}}};
@@ -106,7 +105,7 @@ Shape shape_of(const CudaRequest& request, int tile_class) {
     return tile_class == kSmall ? first(kWideSmallShapes) : first(kWideLargeShapes);
   }
   if (tile_class == kSmall) return first(kDecodeShapes);
-  return request.spec.head_dim_vo > 128 ? first(kWidePrefillShapes) : first(kPrefillShapes);
+  return request.spec.head_dim_vo > 128 ? first(kLongPrefillShapes) : first(kPrefillShapes);
 }
 
 std::string mma_refusal(const CudaRequest& request, int tile_class) {

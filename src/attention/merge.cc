@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 
+#include "attention/merge_cuda.h"
 #include "base/error.h"
 #include "base/numeric.h"
 #include "cpu/thread_pool.h"
@@ -156,9 +157,23 @@ void for_each_cell(const Context& context, std::int64_t rows, std::int64_t heads
 
 // ---------------------------------------------------------------------------------------------------------------- validation
 
-void check_tensor(std::string_view op, std::string_view what, const TensorView& t, int rank, bool values, bool output) {
+/// Which function is called, and where its tensors must be.
+struct Place {
+  std::string_view op;
+  Device device;
+};
+
+Place place_of(const Context& context, std::string_view op, void* stream) {
+  if (stream != nullptr && context.device().kind == DeviceKind::cpu)
+    fail(Code::invalid_argument, op, "stream is given; the context is for the CPU");
+  return {op, context.device()};
+}
+
+void check_tensor(const Place& place, std::string_view what, const TensorView& t, int rank, bool values, bool output) {
+  const std::string_view op = place.op;
   if (t.rank != rank) fail(Code::invalid_argument, op, "{} has rank {}; must be {}", what, t.rank, rank);
-  if (t.device.kind != DeviceKind::cpu) fail(Code::unsupported, op, "{} is not in host memory; only the CPU backend merges states", what);
+  if (t.device != place.device)
+    fail(Code::invalid_argument, op, "{}.device={}; the context is for {}", what, name(t.device), name(place.device));
   if (values && t.dtype != DType::f32 && t.dtype != DType::f16 && t.dtype != DType::bf16) {
     fail(Code::invalid_argument, op, "{} is {}; states may be f32, f16 or bf16", what, name(t.dtype));
   }
@@ -183,9 +198,10 @@ void check_extent(std::string_view op, std::string_view what, const TensorView& 
   }
 }
 
-void check_outputs(std::string_view op, const TensorView& v_out, const TensorView& s_out) {
-  check_tensor(op, "v_out", v_out, 3, true, true);
-  check_tensor(op, "s_out", s_out, 2, false, true);
+void check_outputs(const Place& place, const TensorView& v_out, const TensorView& s_out) {
+  const std::string_view op = place.op;
+  check_tensor(place, "v_out", v_out, 3, true, true);
+  check_tensor(place, "s_out", s_out, 2, false, true);
   check_extent(op, "s_out", s_out, 0, v_out.shape[0], "rows of v_out");
   check_extent(op, "s_out", s_out, 1, v_out.shape[1], "heads of v_out");
 }
@@ -224,13 +240,14 @@ void check_disjoint(std::string_view op, std::string_view what_out, const Tensor
 }  // namespace
 
 void merge_state(const Context& context, const TensorView& v_a, const TensorView& s_a, const TensorView& v_b, const TensorView& s_b,
-                 const TensorView& v_out, const TensorView& s_out, bool base2) {
+                 const TensorView& v_out, const TensorView& s_out, bool base2, void* stream) {
   constexpr std::string_view kOp = "merge_state";
-  check_outputs(kOp, v_out, s_out);
-  check_tensor(kOp, "v_a", v_a, 3, true, false);
-  check_tensor(kOp, "s_a", s_a, 2, false, false);
-  check_tensor(kOp, "v_b", v_b, 3, true, false);
-  check_tensor(kOp, "s_b", s_b, 2, false, false);
+  const Place place = place_of(context, kOp, stream);
+  check_outputs(place, v_out, s_out);
+  check_tensor(place, "v_a", v_a, 3, true, false);
+  check_tensor(place, "s_a", s_a, 2, false, false);
+  check_tensor(place, "v_b", v_b, 3, true, false);
+  check_tensor(place, "s_b", s_b, 2, false, false);
   for (int axis = 0; axis < 3; ++axis) {
     check_extent(kOp, "v_a", v_a, axis, v_out.shape[axis], "as v_out");
     check_extent(kOp, "v_b", v_b, axis, v_out.shape[axis], "as v_out");
@@ -238,6 +255,11 @@ void merge_state(const Context& context, const TensorView& v_a, const TensorView
   for (int axis = 0; axis < 2; ++axis) {
     check_extent(kOp, "s_a", s_a, axis, v_out.shape[axis], "as v_out");
     check_extent(kOp, "s_b", s_b, axis, v_out.shape[axis], "as v_out");
+  }
+  if (place.device.kind == DeviceKind::cuda) {
+    const attention::StatesView a{&v_a, &s_a, -1};
+    const attention::StatesView b{&v_b, &s_b, -1};
+    return attention::merge_on_device(context, kOp, a, &b, {}, v_out, s_out, base2, stream);
   }
   const std::array<ValueFormat, 2> formats{value_format(v_a), value_format(v_b)};
   const ValueFormat out_format = value_format(v_out);
@@ -251,15 +273,18 @@ void merge_state(const Context& context, const TensorView& v_a, const TensorView
 }
 
 void merge_states(const Context& context, const TensorView& v, const TensorView& s, const TensorView& v_out, const TensorView& s_out,
-                  bool base2) {
+                  bool base2, void* stream) {
   constexpr std::string_view kOp = "merge_states";
-  check_outputs(kOp, v_out, s_out);
-  check_tensor(kOp, "v", v, 4, true, false);
-  check_tensor(kOp, "s", s, 3, false, false);
+  const Place place = place_of(context, kOp, stream);
+  check_outputs(place, v_out, s_out);
+  check_tensor(place, "v", v, 4, true, false);
+  check_tensor(place, "s", s, 3, false, false);
   check_extent(kOp, "v", v, 0, v_out.shape[0], "rows of v_out");
   check_extent(kOp, "v", v, 2, v_out.shape[1], "heads of v_out");
   check_extent(kOp, "v", v, 3, v_out.shape[2], "dims of v_out");
   for (int axis = 0; axis < 3; ++axis) check_extent(kOp, "s", s, axis, v.shape[axis], "as v");
+  if (place.device.kind == DeviceKind::cuda)
+    return attention::merge_on_device(context, kOp, {&v, &s, 1}, nullptr, {}, v_out, s_out, base2, stream);
   const ValueFormat format = value_format(v);
   const ValueFormat out_format = value_format(v_out);
   for_each_cell(context, v_out.shape[0], v_out.shape[1], [&](std::int64_t row, std::int64_t head) {
@@ -273,11 +298,12 @@ void merge_states(const Context& context, const TensorView& v, const TensorView&
 }
 
 void merge_states_varlen(const Context& context, const TensorView& v, const TensorView& s, Indices indptr, const TensorView& v_out,
-                         const TensorView& s_out, bool base2) {
+                         const TensorView& s_out, bool base2, void* stream) {
   constexpr std::string_view kOp = "merge_states_varlen";
-  check_outputs(kOp, v_out, s_out);
-  check_tensor(kOp, "v", v, 3, true, false);
-  check_tensor(kOp, "s", s, 2, false, false);
+  const Place place = place_of(context, kOp, stream);
+  check_outputs(place, v_out, s_out);
+  check_tensor(place, "v", v, 3, true, false);
+  check_tensor(place, "s", s, 2, false, false);
   check_extent(kOp, "v", v, 1, v_out.shape[1], "heads of v_out");
   check_extent(kOp, "v", v, 2, v_out.shape[2], "dims of v_out");
   for (int axis = 0; axis < 2; ++axis) check_extent(kOp, "s", s, axis, v.shape[axis], "as v");
@@ -293,6 +319,8 @@ void merge_states_varlen(const Context& context, const TensorView& v, const Tens
   if (last > v.shape[0]) fail(Code::invalid_argument, kOp, "indptr ends at {}; v has only {} states", last, v.shape[0]);
   check_disjoint(kOp, "v_out", v_out, "v", v);
   check_disjoint(kOp, "s_out", s_out, "s", s);
+  if (place.device.kind == DeviceKind::cuda)
+    return attention::merge_on_device(context, kOp, {&v, &s, 0}, nullptr, indptr, v_out, s_out, base2, stream);
   const ValueFormat format = value_format(v);
   const ValueFormat out_format = value_format(v_out);
   for_each_cell(context, v_out.shape[0], v_out.shape[1], [&](std::int64_t row, std::int64_t head) {

@@ -1,11 +1,14 @@
 // What a Context on a CUDA device has beside its options: the device's primary context, the JIT and the kernels loaded so far.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cuda/driver.h"
+#include "cuda/upload_ring.h"
 #include "jit/jit.h"
 #include "jit/kernel.h"
 
@@ -18,9 +21,14 @@ struct Runtime {
   /// Compiles in parallel what is not in a cache, and loads. The references stay valid as long as the Runtime.
   std::vector<const jit::Kernel*> load(std::span<const jit::KernelSource> sources, std::span<const std::int64_t> shared_bytes);
 
+  /// A kernel without shared memory, found by its name alone after the first call.
+  const jit::Kernel& kernel(const std::string& name, const std::string& source);
+
   std::shared_ptr<const DeviceContext> device;
   std::shared_ptr<jit::Jit> jit;
   jit::KernelLoader loader;
+  UploadRing uploads;
+  std::map<std::string, const jit::Kernel*> by_name;
 };
 
 }  // namespace girih::cuda

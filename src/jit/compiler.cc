@@ -81,15 +81,6 @@ void check_target(const Nvrtc& nvrtc, std::string_view target) {
 
 bool is_ptx(std::string_view target) { return target.starts_with("compute_"); }
 
-std::string_view name(Cubin::Origin origin) {
-  switch (origin) {
-    case Cubin::Origin::compiled: return "compiled";
-    case Cubin::Origin::cache: return "cache";
-    case Cubin::Origin::pack: return "pack";
-  }
-  return "invalid origin";
-}
-
 Recipe make_recipe(KernelSource kernel, const std::vector<std::string>& extra) {
   arch_of(kernel.target);
   Recipe recipe;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "girih/jit.h"
 #include "jit/nvrtc.h"
 
 namespace girih::jit {
@@ -52,7 +53,7 @@ bool is_ptx(std::string_view target);
 
 /// A compiled kernel.
 struct Cubin {
-  enum class Origin : std::uint8_t { compiled, cache, pack };
+  using Origin = KernelOrigin;
   std::string name;  // the entry
   std::string target;
   std::string key;            // hash of recipe and NVRTC version
@@ -62,7 +63,6 @@ struct Cubin {
   Resources resources;
   Origin origin = Origin::compiled;
 };
-std::string_view name(Cubin::Origin origin);
 
 /// Writes a kernel's text somewhere and says where; empty = nowhere.
 using SaveSource = std::function<std::string(const std::string& key, std::string_view text)>;

@@ -29,6 +29,15 @@ std::string_view name(JitPolicy policy) {
   return "invalid policy";
 }
 
+std::string_view name(KernelOrigin origin) {
+  switch (origin) {
+    case KernelOrigin::compiled: return "compiled";
+    case KernelOrigin::cache: return "cache";
+    case KernelOrigin::pack: return "pack";
+  }
+  return "invalid origin";
+}
+
 }  // namespace girih
 
 namespace girih::jit {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,17 +17,6 @@ namespace girih::jit {
 
 /// `options` with what it leaves open taken from the environment and the defaults; afterwards every optional has a value.
 JitOptions fill_from_environment(JitOptions options, const Env& env);
-
-struct WarmupProgress {
-  std::int64_t done = 0;  ///< of `total`; the first call, before anything is compiled, has 0
-  std::int64_t total = 0;
-  std::string_view name;  ///< the kernel that is ready; empty in the first call
-  std::string_view target;
-  Cubin::Origin origin{};
-  double seconds = 0;  ///< it took
-};
-/// Called from one thread at a time, not always the caller's. What it throws ends the warm-up and reaches the caller.
-using WarmupFn = std::function<void(const WarmupProgress&)>;
 
 /// Since construction. A kernel that was asked for again counts in from_memory.
 struct JitStats {

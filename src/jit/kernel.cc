@@ -32,8 +32,11 @@ const Kernel& KernelLoader::load(const KernelSource& source, std::int64_t shared
   Kernel& kernel = loaded.kernel;
   if (kernel.function == nullptr) {
     if (loaded.module == nullptr) {
-      loaded.module = driver.load_module(cubin->image.data(), fmt::format("kernel {} for {} (by NVRTC {}, key {})", cubin->name,
-                                                                          cubin->target, cubin->nvrtc_version, cubin->key));
+      // An image of a newer major version than the driver's is what usually fails here.
+      const std::string what =
+          fmt::format("kernel {} for {} (by NVRTC {}, key {}) on {} with a driver for CUDA {}.{}", cubin->name, cubin->target,
+                      cubin->nvrtc_version, cubin->key, device_->info().name, driver.version() / 1000, driver.version() % 1000 / 10);
+      loaded.module = driver.load_module(cubin->image.data(), what);
     }
     kernel.name = cubin->name;
     kernel.function = driver.function(loaded.module, cubin->name);

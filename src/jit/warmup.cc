@@ -115,7 +115,8 @@ void Jit::warmup(std::span<const KernelSource> kernels, const WarmupFn& progress
     Recipe next = recipe(kernel);
     if (seen.insert(next.hash()).second) recipes.push_back(std::move(next));
   }
-  const int num_threads = warmup_threads(options().max_threads, std::ssize(recipes), static_cast<int>(cpu::usable_cpus().size()), available_bytes());
+  const int num_threads =
+      warmup_threads(options().max_threads, std::ssize(recipes), static_cast<int>(cpu::usable_cpus().size()), available_bytes());
   Warmup(*this, std::move(recipes), progress).run(num_threads);
 }
 

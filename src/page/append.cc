@@ -11,6 +11,7 @@
 #include "cpu/thread_pool.h"
 #include "girih/page.h"
 #include "page/batch.h"
+#include "page/page_cuda.h"
 #include "page/plane.h"
 #include "page/quantize.h"
 
@@ -34,9 +35,9 @@ struct PlaneJob {
   page::RowWriter writer;
 };
 
-void check_source(std::string_view what, const TensorView& t, std::int64_t rows) {
+void check_source(Device device, std::string_view what, const TensorView& t, std::int64_t rows) {
   if (t.rank != 3) fail(Code::invalid_argument, kOp, "{} has rank {}; must be 3: [tokens, heads, dim]", what, t.rank);
-  if (t.device.kind != DeviceKind::cpu) fail(Code::unsupported, kOp, "{} is not in host memory; only the CPU backend appends", what);
+  if (t.device != device) fail(Code::invalid_argument, kOp, "{}.device={}; the context is for {}", what, name(t.device), name(device));
   if (t.dtype != DType::f32 && t.dtype != DType::f16 && t.dtype != DType::bf16) {
     fail(Code::invalid_argument, kOp, "{} is {}; new keys and values must be f32, f16 or bf16", what, name(t.dtype));
   }
@@ -60,13 +61,19 @@ void check_given_scales(std::string_view what, const KvPlane& plane, std::int64_
   }
 }
 
-PlaneJob make_job(std::string_view tensor_name, std::string_view plane_name, const KvStore& store, const KvPlane& plane,
-                  const TensorView& t, std::int64_t rows, std::int64_t heads) {
-  check_source(tensor_name, t, rows);
+/// Throws unless the tensor's rows can be written to the plane.
+void check_job(Device device, std::string_view tensor_name, std::string_view plane_name, const KvStore& store, const KvPlane& plane,
+               const TensorView& t, std::int64_t rows, std::int64_t heads) {
+  check_source(device, tensor_name, t, rows);
   if (t.shape[1] != heads) {
     fail(Code::invalid_argument, kOp, "{}.shape[1]={}; must be {} (heads of k)", tensor_name, t.shape[1], heads);
   }
   page::check_plane(kOp, plane_name, store, plane, heads, t.shape[2]);
+}
+
+PlaneJob make_job(std::string_view tensor_name, std::string_view plane_name, const KvStore& store, const KvPlane& plane,
+                  const TensorView& t, std::int64_t rows, std::int64_t heads) {
+  check_job({}, tensor_name, plane_name, store, plane, t, rows, heads);
   check_given_scales(plane_name, plane, heads);
   const std::int64_t element = bits(t.dtype) / 8;
   PlaneJob job;
@@ -150,17 +157,43 @@ void check_optional(std::string_view tensor_name, std::string_view plane_name, c
   }
 }
 
-}  // namespace
-
-void append(const Context& context, const KvStore& store, const AppendBatch& batch, const TensorView& k, const TensorView& k_rope,
-            const TensorView& v) {
-  page::check_pages(kOp, store);
-  const std::vector<Piece> pieces = page::plan_append(kOp, store, batch);
-  const std::int64_t rows = batch.append_indptr[batch.append_indptr.size() - 1];
-  check_source("k", k, rows);
+void check_tensors(Device device, const KvStore& store, std::int64_t rows, const TensorView& k, const TensorView& k_rope,
+                   const TensorView& v) {
+  check_source(device, "k", k, rows);
   if (k.shape[1] < 1) fail(Code::invalid_argument, kOp, "k.shape[1]={}; must have at least one head", k.shape[1]);
   check_optional("k_rope", "store.k_rope", k_rope, store.k_rope);
   check_optional("v", "store.v", v, store.v);
+}
+
+/// The planes of a store on a GPU; scales that are inputs cannot be read here.
+std::vector<page::PlaneSource> device_planes(Device device, const KvStore& store, std::int64_t rows, const TensorView& k,
+                                             const TensorView& k_rope, const TensorView& v) {
+  std::vector<page::PlaneSource> planes;
+  const auto add = [&](std::string_view tensor_name, std::string_view plane_name, const KvPlane& plane, const TensorView& t) {
+    if (t.rank == 0) return;
+    check_job(device, tensor_name, plane_name, store, plane, t, rows, k.shape[1]);
+    planes.push_back({&plane, &t});
+  };
+  add("k", "store.k", store.k, k);
+  add("k_rope", "store.k_rope", store.k_rope, k_rope);
+  add("v", "store.v", store.v, v);
+  return planes;
+}
+
+}  // namespace
+
+void append(const Context& context, const KvStore& store, const AppendBatch& batch, const TensorView& k, const TensorView& k_rope,
+            const TensorView& v, void* stream) {
+  page::check_pages(kOp, store);
+  const std::vector<Piece> pieces = page::plan_append(kOp, store, batch);
+  const std::int64_t rows = batch.append_indptr[batch.append_indptr.size() - 1];
+  check_tensors(context.device(), store, rows, k, k_rope, v);
+  if (context.device().kind == DeviceKind::cuda) {
+    const std::vector<page::PlaneSource> planes = device_planes(context.device(), store, rows, k, k_rope, v);
+    if (rows > 0) page::append_on_device(context, store, planes, pieces, rows, stream);
+    return;
+  }
+  if (stream != nullptr) fail(Code::invalid_argument, kOp, "stream is given; the context is for the CPU");
   std::vector<PlaneJob> jobs;
   jobs.push_back(make_job("k", "store.k", store, store.k, k, rows, k.shape[1]));
   if (k_rope.rank != 0) jobs.push_back(make_job("k_rope", "store.k_rope", store, store.k_rope, k_rope, rows, k.shape[1]));
@@ -174,6 +207,29 @@ void append(const Context& context, const KvStore& store, const AppendBatch& bat
     const std::int64_t begin = worker * share + std::min<std::int64_t>(worker, rest);
     write_rows(jobs, pieces, begin, begin + share + (worker < rest ? 1 : 0));
   });
+}
+
+void append(const Context& context, const DevicePlan& plan, const KvStore& store, std::span<const std::int32_t> kv_indices,
+            const TensorView& k, const TensorView& k_rope, const TensorView& v, std::int64_t segment, void* stream) {
+  const attention::DevicePlanState& state = plan.state();
+  if (context.device() != state.schedule->device)
+    fail(Code::invalid_argument, kOp, "context.device={}; the plan is on {}", name(context.device()), name(state.schedule->device));
+  if (state.uploaded == nullptr) fail(Code::invalid_argument, kOp, "plan holds no batch yet; call upload() first");
+  const attention::PlanView& view = state.uploaded->view;
+  if (segment < 0 || segment >= std::ssize(view.segments))
+    fail(Code::invalid_argument, kOp, "segment={}; the plan has {}", segment, view.segments.size());
+  const abi::SegmentInfo& info = view.segments[static_cast<std::size_t>(segment)];
+  if (info.num_table_heads != 1)
+    fail(Code::unsupported, kOp, "segments[{}] has a table for each KV head; append by an AppendBatch for each", segment);
+  page::check_pages(kOp, store);
+  if (store.page_size != info.page_size)
+    fail(Code::invalid_argument, kOp, "store.page_size={} differs from the planned {}", store.page_size, info.page_size);
+  if (std::ssize(kv_indices) < info.num_entries)
+    fail(Code::invalid_argument, kOp, "kv_indices has {} entries; the plan reads {}", kv_indices.size(), info.num_entries);
+  const std::int64_t rows = view.header->num_tokens;
+  check_tensors(context.device(), store, rows, k, k_rope, v);
+  const std::vector<page::PlaneSource> planes = device_planes(context.device(), store, rows, k, k_rope, v);
+  page::append_planned(context, state, store, segment, kv_indices, planes, stream);
 }
 
 AppendPositions append_positions(Indices append_indptr, Indices kv_len) {

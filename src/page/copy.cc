@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "cpu/thread_pool.h"
 #include "girih/page.h"
+#include "page/page_cuda.h"
 #include "page/plane.h"
 
 namespace girih {
@@ -82,6 +83,21 @@ void add_plane(std::string_view what, const KvStore& store, const KvPlane& plane
                               {Axis{store.page_size, scales.token_byte_stride}, Axis{heads, scales.head_byte_stride}, Axis{}}));
 }
 
+abi::CopyParams device_shapes(const std::vector<Shape>& shapes) {
+  abi::CopyParams p{};
+  for (const Shape& shape : shapes) {
+    abi::CopyShape& out = p.shapes[p.num_shapes++];
+    out.data = reinterpret_cast<unsigned char*>(shape.data);
+    out.page_stride = shape.page_byte_stride;
+    out.chunk = shape.chunk;
+    for (std::size_t i = 0; i < 3; ++i) {
+      out.extent[i] = shape.axes[i].extent;
+      out.stride[i] = shape.axes[i].byte_stride;
+    }
+  }
+  return p;
+}
+
 /// Ids in range, and no destination that another copy reads or writes: then order and workers do not matter.
 void check_copies(std::span<const PageCopy> copies, std::int64_t num_pages) {
   std::vector<std::int32_t> sources, destinations;
@@ -112,7 +128,9 @@ void check_copies(std::span<const PageCopy> copies, std::int64_t num_pages) {
 }  // namespace
 
 void copy_pages(const Context& context, const KvStore& store, int num_kv_heads, int dim_k, int dim_rope, int dim_v,
-                std::span<const PageCopy> copies) {
+                std::span<const PageCopy> copies, void* stream) {
+  if (stream != nullptr && context.device().kind == DeviceKind::cpu)
+    fail(Code::invalid_argument, kOp, "stream is given; the context is for the CPU");
   page::check_pages(kOp, store);
   if (store.page_size == kEndlessPage)
     fail(Code::invalid_argument, kOp, "store.page_size=0 (ragged); only paged stores have pages to copy");
@@ -124,6 +142,7 @@ void copy_pages(const Context& context, const KvStore& store, int num_kv_heads, 
   add_plane("store.v", store, store.v, num_kv_heads, dim_v, shapes);
   check_copies(copies, store.num_pages);
   if (copies.empty()) return;
+  if (context.device().kind == DeviceKind::cuda) return page::copy_on_device(context, device_shapes(shapes), copies, stream);
   cpu::ThreadPool& pool = context.pool();
   const std::int64_t workers = pool.num_workers();
   const std::int64_t total = std::ssize(copies) * std::ssize(shapes);

@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "cases/serving.h"
+#include "serving.h"
 
 namespace girih::cases {
 

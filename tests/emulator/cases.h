@@ -49,8 +49,18 @@ inline std::vector<cases::AttentionCase> invariant_cases() {
   return all;
 }
 
+/// A mask with more values fixed for a row than a kernel keeps of each.
+inline cases::AttentionCase many_row_values_case() {
+  cases::AttentionCase c = cases::make_case("many_row_values", cases::make_spec(6, 2, 32), cases::lengths("mixed"));
+  Expr mask = variants::causal();
+  for (int i = 2; i < 12; ++i) mask = mask & (kv_pos() != q_idx() * i + request() + q_head());
+  c.spec.variant.mask = mask;
+  return c;
+}
+
 inline std::vector<cases::AttentionCase> all_cases() {
   std::vector<cases::AttentionCase> all = invariant_cases();
+  all.push_back(many_row_values_case());
   for (std::vector<cases::AttentionCase> some :
        {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases()}) {
     for (cases::AttentionCase& c : some) all.push_back(std::move(c));
@@ -123,6 +133,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"custom_mask_run_mixed", true},
     {"tree_run_mixed"},
     {"by_everything_mixed", true},
+    {"many_row_values", true},
     {"soft_cap_30_mixed", true},
     {"soft_cap_scalar_mixed"},
     {"alibi_mixed"},

@@ -1,0 +1,88 @@
+// Parameters of the cache operators' and the merge's kernels, by value. Host and NVRTC compile it. All strides are bytes.
+#pragma once
+
+#include <cstdint>
+
+#include "abi/attention_params.h"
+#include "abi/attention_plan.h"
+
+namespace girih::abi {
+
+/// Where a new token goes: place `token` of page `page` (ragged stores: page 0, token of the store).
+struct TokenPlace {
+  std::int64_t page;
+  std::int64_t token;
+};
+
+/// New rows of one plane and where they are written.
+struct AppendPlane {
+  const unsigned char* source;  // [rows, heads, dim]
+  std::int64_t source_row_stride;
+  std::int64_t source_head_stride;
+  std::int64_t source_dim_stride;
+  unsigned char* data;
+  std::int64_t page_stride;
+  std::int64_t token_stride;
+  std::int64_t head_stride;
+  std::int64_t dim_stride;
+  unsigned char* scales;  // read (tensor, head) or written (token_head, block)
+  std::int64_t scale_page_stride;
+  std::int64_t scale_token_stride;
+  std::int64_t scale_head_stride;
+  float global_scale;
+  std::int32_t dim;
+};
+
+struct AppendParams {
+  AppendPlane planes[3];
+  std::int64_t rows;  // of the sources; a plan may use fewer
+  std::int32_t heads;
+  std::int32_t segment;      // of the plan
+  const TokenPlace* places;  // [rows], or null: the plan's query tokens, the last keys of their groups in `segment`
+  const PlanHeader* plan;
+  const std::int32_t* kv_indices;
+  FastDivider page_size;
+};
+
+/// What of a page is copied: chunks of adjacent bytes in up to three loops.
+struct CopyShape {
+  unsigned char* data;
+  std::int64_t page_stride;
+  std::int64_t chunk;
+  std::int64_t extent[3];
+  std::int64_t stride[3];
+};
+struct PagePair {
+  std::int32_t source;
+  std::int32_t destination;
+};
+struct CopyParams {
+  CopyShape shapes[6];  // data and scales of three planes
+  const PagePair* pairs;
+  std::int64_t num_pairs;
+  std::int32_t num_shapes;
+};
+
+/// States to merge: value [row, state, head, dim], LSE [row, state, head].
+struct StatesArg {
+  const unsigned char* v;
+  const unsigned char* s;
+  std::int64_t v_row_stride, v_state_stride, v_head_stride, v_dim_stride;
+  std::int64_t s_row_stride, s_state_stride, s_head_stride;
+};
+struct MergeParams {
+  StatesArg states[2];
+  unsigned char* v_out;
+  unsigned char* s_out;
+  std::int64_t v_row_stride, v_head_stride, v_dim_stride;
+  std::int64_t s_row_stride, s_head_stride;
+  const std::int64_t* indptr;  // [rows + 1] or null. Given: row i merges states [indptr[i], indptr[i + 1]) of row 0
+  std::int64_t rows;
+  std::int64_t num_states;  // of states[0], without indptr
+  std::int32_t heads;
+  std::int32_t dim;
+  std::int32_t pair;  // 1: one state of states[0] and one of states[1] (merge_state)
+  std::int32_t base2;
+};
+
+}  // namespace girih::abi
