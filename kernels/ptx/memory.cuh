@@ -10,11 +10,14 @@ __device__ __forceinline__ u32 shared_address(const void* s_pointer) { return st
 /// A place in shared memory as instructions take it: what is added to one that is opaque becomes part of the instruction.
 struct SharedPointer {
   u32 address;
-  __device__ __forceinline__ SharedPointer operator+(int bytes) const { return {address + static_cast<u32>(bytes)}; }
+  SharedPointer() = default;
+  __device__ __forceinline__ explicit SharedPointer(u32 at) : address(at) {}
+  __device__ __forceinline__ SharedPointer(const void* s_pointer) : address(shared_address(s_pointer)) {}
+  __device__ __forceinline__ SharedPointer operator+(int bytes) const { return SharedPointer(address + static_cast<u32>(bytes)); }
 };
 /// Keeps the place in a register: the compiler neither works it out again at each use nor keeps sums with it in registers of their own.
 __device__ __forceinline__ SharedPointer opaque_shared(const void* s_pointer) {
-  SharedPointer pointer = {shared_address(s_pointer)};
+  SharedPointer pointer = s_pointer;
   asm volatile("" : "+r"(pointer.address));
   return pointer;
 }
