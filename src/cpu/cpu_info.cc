@@ -45,6 +45,7 @@ constexpr Bit kBits[] = {
     {"bmi2", Word::leaf7_ebx, 8, kNoState},           {"avx2", Word::leaf7_ebx, 5, kYmmState},
     {"avx512f", Word::leaf7_ebx, 16, kZmmState},      {"avx512dq", Word::leaf7_ebx, 17, kZmmState},
     {"avx512cd", Word::leaf7_ebx, 28, kZmmState},     {"avx512bw", Word::leaf7_ebx, 30, kZmmState},
+    {"avx512vbmi", Word::leaf7_ecx, 1, kZmmState},
     {"avx512vl", Word::leaf7_ebx, 31, kZmmState},     {"avx512_vnni", Word::leaf7_ecx, 11, kZmmState},
     {"avx512_bf16", Word::leaf7_1_eax, 5, kZmmState}, {"avx512_fp16", Word::leaf7_edx, 23, kZmmState},
     {"avx_vnni", Word::leaf7_1_eax, 4, kYmmState},    {"amx_tile", Word::leaf7_edx, 24, kTileState},
@@ -148,6 +149,7 @@ Features decode(const CpuidWords& words) {
   features.avx2 = has_all(features, kAvx2Needs);
   features.avx3 = features.avx2 && has_all(features, kAvx3Needs);
   features.avx512_bf16 = features.avx3 && has(features, "avx512_bf16");
+  features.avx512_vbmi = features.avx3 && has(features, "avx512vbmi");
   features.avx512_vnni = features.avx3 && has(features, "avx512_vnni");
 #if defined(__aarch64__)
   features.neon = true;  // part of the base architecture
