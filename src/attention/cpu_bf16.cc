@@ -134,13 +134,18 @@ HWY_INLINE void small_score_rows(const std::uint16_t* q, int ldq, const std::byt
   store_scores<kRows>(sum, scores, lds);
 }
 
-/// One key of four heads of one row each.
-HWY_INLINE void small_score_heads(const std::uint16_t* q, int ldq, const std::byte* k, std::int64_t stride, int dim, float* scores,
+/// One key of four rows; kOneHead: of one head, else of four, whose keys lie `stride` apart.
+template <bool kOneHead>
+HWY_INLINE void small_score_key(const std::uint16_t* q, int ldq, const std::byte* k, std::int64_t stride, int dim, float* scores,
                                   int lds) {
   __m512 sum[4];
   sum[0] = sum[1] = sum[2] = sum[3] = _mm512_setzero_ps();
   for (int d = 0; d < dim; d += 32) {
-    for (int h = 0; h < 4; ++h) sum[h] = dot(sum[h], load(k + h * stride + 2 * d), load(q + static_cast<std::int64_t>(h) * ldq + d));
+    __m512i a = load(k + 2 * d);
+    for (int r = 0; r < 4; ++r) {
+      if (!kOneHead && r > 0) a = load(k + r * stride + 2 * d);
+      sum[r] = dot(sum[r], a, load(q + static_cast<std::int64_t>(r) * ldq + d));
+    }
   }
   store_scores(sum, scores, lds);
 }
@@ -154,10 +159,16 @@ void small_scores_of(const SmallHeads& heads, const std::uint16_t* q, int ldq, c
     if (heads.score_keys == 1) {
       const int end = key + 4 < heads.num_keys ? key + 4 : heads.num_keys;
       for (int i = key; i < end; ++i) {
-        for (int h = 0; h < heads.num_heads; h += 4) {
-          ahead.step(8 * shape.dim);
-          small_score_heads(q + static_cast<std::int64_t>(h) * shape.ld, shape.ld, k_at[i] + h * heads.stride, heads.stride, shape.dim,
-                            scores + static_cast<std::int64_t>(h) * shape.lds + i, shape.lds);
+        for (int row = 0; row < heads.num_heads * heads.rows; row += 4) {
+          const std::uint16_t* q_row = q + static_cast<std::int64_t>(row) * shape.ld;
+          float* out = scores + static_cast<std::int64_t>(row) * shape.lds + i;
+          if (heads.rows == 1) {
+            ahead.step(8 * shape.dim);
+            small_score_key<false>(q_row, shape.ld, k_at[i] + row * heads.stride, heads.stride, shape.dim, out, shape.lds);
+          } else {
+            if (row % heads.rows == 0) ahead.step(2 * shape.dim);
+            small_score_key<true>(q_row, shape.ld, k_at[i] + row / heads.rows * heads.stride, 0, shape.dim, out, shape.lds);
+          }
         }
       }
       continue;
@@ -244,7 +255,7 @@ HWY_INLINE void small_output_head(const std::uint16_t* p, int ldp, const std::by
   if (r < rows) small_output_rows<1, 0>(p + r * ldp, ldp, v_at, offset, n, dim, o + r * ldv, ldv);
 }
 
-/// All steps of kKeys keys from the first on. Returns the key after them.
+/// All steps of kKeys keys from the first on, rows a multiple of kRows. Returns the key after them.
 template <int kDim, int kRows, int kKeys>
 HWY_INLINE int whole_output_steps(const SmallHeads& heads, const std::uint16_t* p, const std::byte* const* v_at, Ahead& ahead, float* o) {
   int key = 0;
@@ -255,9 +266,11 @@ HWY_INLINE int whole_output_steps(const SmallHeads& heads, const std::uint16_t* 
     std::int64_t offset = 0;
     for (int h = 0; h < heads.num_heads; ++h) {
       ahead.step(2 * kKeys * kDim);
-      small_output_rows<kRows, kKeys>(weights, kSmallKeys, v_at + key, offset, kKeys, kDim, out, kDim);
-      weights += kRows * kSmallKeys;
-      out += kRows * kDim;
+      for (int r = 0; r < heads.rows; r += kRows) {
+        small_output_rows<kRows, kKeys>(weights, kSmallKeys, v_at + key, offset, kKeys, kDim, out, kDim);
+        weights += kRows * kSmallKeys;
+        out += kRows * kDim;
+      }
       offset += heads.stride;
     }
   }
@@ -332,7 +345,8 @@ void small_outputs(const SmallHeads& heads, const std::uint16_t* p, int ldp, con
   const int step = heads.output_keys;
   int key = 0;
   if (heads.dim == 128 && ldv == 128 && ldp == kSmallKeys) {
-    if (heads.rows == 4 && step == 4) key = whole_output_steps<128, 4, 4>(heads, p, v_at, ahead, o);
+    if (heads.rows % 4 == 0 && step == 2) key = whole_output_steps<128, 4, 2>(heads, p, v_at, ahead, o);
+    if (heads.rows % 4 == 0 && step == 4) key = whole_output_steps<128, 4, 4>(heads, p, v_at, ahead, o);
     if (heads.rows == 1 && step == 2) key = whole_output_steps<128, 1, 2>(heads, p, v_at, ahead, o);
   }
   for (; key < heads.num_keys; key += step) {

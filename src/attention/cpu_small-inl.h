@@ -249,21 +249,20 @@ HWY_INLINE void small_weights(Tile& t, int r, bool masked, float score_factor, f
 /// What all heads of the tile hold of one token, in bytes.
 HWY_INLINE int run_bytes(const Tile& t, const Source& source) { return t.num_heads * source.dim * bits(source.plane->dtype) / 8; }
 
-// How many keys are worked on at once. Few, so that they stay in L1 with what is prefetched: the nearer the work keeps to the order of
-// addresses, the more the hardware prefetchers help (f32, 8 heads of 4 rows: 73 % of a sequential read with four keys, 82 % with one).
-// More make up for the way of the sums to and from the cache, which counts where data is narrow.
-constexpr int kStepBytes = 8 << 10;
+// How many keys are worked on at once. Few: the nearer the work keeps to the order of addresses, the more the hardware prefetchers help
+// (part of a sequential read's bandwidth, four keys against one or two: f32, 8 heads of 4 rows, 77 to 85 %; bf16 75 to 82 %). More make
+// up for the way of the sums to and from the cache, which counts where there is much to compute on each byte.
+HWY_INLINE int step_bytes(const Tile& t) { return t.bytes || t.num_rows > 4 ? 8 << 10 : 4 << 10; }
 
 HWY_INLINE int score_keys(const Tile& t, int bytes_per_key) {
-  const bool fours = t.num_rows == 1 ? t.num_heads % 4 == 0 : !t.bf16 && t.num_rows % 4 == 0;
-  return fours && t.num_heads > 1 && 4 * bytes_per_key > kStepBytes ? 1 : 4;
+  const bool fours = t.num_rows == 1 ? t.num_heads % 4 == 0 : !t.bytes && t.num_rows % 4 == 0;
+  return fours && t.num_heads > 1 && 4 * bytes_per_key > step_bytes(t) ? 1 : 4;
 }
 
 HWY_INLINE int output_keys(const Tile& t, int bytes_per_key) {
   if (t.num_heads == 1) return 16;
-  if (t.v_source.plane->dtype == DType::f32) return 1;
-  int keys = t.num_rows > 1 ? 4 : t.bf16 ? 2 : 1;
-  while (2 * keys * bytes_per_key <= kStepBytes && keys < 16) keys *= 2;
+  int keys = t.bf16 ? 2 : 1;
+  while (2 * keys * bytes_per_key <= step_bytes(t) && keys < 16) keys *= 2;
   return keys;
 }
 
