@@ -15,13 +15,13 @@ struct Shape {
   int qo_heads, kv_heads, head_dim;
 };
 /// Rows per head 1, 2, 3, 4, 8; heads that make fours and that do not; the head_dim that has kernels of its own, and others.
-constexpr std::array kShapes{Shape{8, 8, 128}, Shape{6, 6, 64},  Shape{8, 4, 128}, Shape{9, 3, 64},  Shape{16, 4, 128},
+constexpr std::array kShapes{Shape{8, 8, 128}, Shape{6, 6, 64},  Shape{8, 4, 128},  Shape{9, 3, 64},  Shape{16, 4, 128},
                              Shape{32, 8, 64}, Shape{20, 5, 96}, Shape{16, 2, 128}, Shape{2, 2, 128}, Shape{40, 40, 64}};
 
 AttentionCase decode_case(const Shape& shape, DType dtype, Layout layout) {
-  AttentionCase c = make_case(fmt::format("{}_{}_{}_{}", shape.qo_heads, shape.kv_heads, shape.head_dim, name(dtype)),
-                              make_spec(shape.qo_heads, shape.kv_heads, shape.head_dim),
-                              Lengths{"decode", {1, 1, 1, 1, 1}, {1, 3, 64, 67, 150}}, layout);
+  AttentionCase c =
+      make_case(fmt::format("{}_{}_{}_{}", shape.qo_heads, shape.kv_heads, shape.head_dim, name(dtype)),
+                make_spec(shape.qo_heads, shape.kv_heads, shape.head_dim), Lengths{"decode", {1, 1, 1, 1, 1}, {1, 3, 64, 67, 150}}, layout);
   const ScaleGranularity scale = bits(dtype) == 8 ? ScaleGranularity::head : ScaleGranularity::none;
   set_kv(c.spec, dtype, scale, dtype, scale);
   c.spec.q_dtype = c.spec.o_dtype = dtype == DType::f32 || dtype == DType::f16 ? dtype : DType::bf16;

@@ -110,8 +110,8 @@ struct SmallShape {
 
 /// Four keys of kRows rows.
 template <int kRows>
-HWY_INLINE void small_score_rows(const std::uint16_t* q, int ldq, const std::byte* const* k_at, std::int64_t offset, int dim,
-                                 float* scores, int lds) {
+HWY_INLINE void small_score_rows(const std::uint16_t* q, int ldq, const std::byte* const* k_at, std::int64_t offset, int dim, float* scores,
+                                 int lds) {
   const std::byte* k0 = k_at[0] + offset;
   const std::byte* k1 = k_at[1] + offset;
   const std::byte* k2 = k_at[2] + offset;
@@ -136,8 +136,7 @@ HWY_INLINE void small_score_rows(const std::uint16_t* q, int ldq, const std::byt
 
 /// One key of four rows; kOneHead: of one head, else of four, whose keys lie `stride` apart.
 template <bool kOneHead>
-HWY_INLINE void small_score_key(const std::uint16_t* q, int ldq, const std::byte* k, std::int64_t stride, int dim, float* scores,
-                                  int lds) {
+HWY_INLINE void small_score_key(const std::uint16_t* q, int ldq, const std::byte* k, std::int64_t stride, int dim, float* scores, int lds) {
   __m512 sum[4];
   sum[0] = sum[1] = sum[2] = sum[3] = _mm512_setzero_ps();
   for (int d = 0; d < dim; d += 32) {
@@ -340,8 +339,7 @@ void small_scores(const SmallHeads& heads, const std::uint16_t* q, int ldq, cons
   (common ? small_scores_of<128> : small_scores_of<0>)(heads, q, ldq, k_at, ahead, scores, lds);
 }
 
-void small_outputs(const SmallHeads& heads, const std::uint16_t* p, int ldp, const std::byte* const* v_at, Ahead ahead, float* o,
-                   int ldv) {
+void small_outputs(const SmallHeads& heads, const std::uint16_t* p, int ldp, const std::byte* const* v_at, Ahead ahead, float* o, int ldv) {
   const int step = heads.output_keys;
   int key = 0;
   if (heads.dim == 128 && ldv == 128 && ldp == kSmallKeys) {

@@ -26,7 +26,8 @@ void large_outputs(const std::uint32_t* p, int ldr, const std::uint32_t* v, int 
 /// f32 to bf16, nearest even; n % 16 == 0.
 void narrow(const float* from, int n, std::uint16_t* to);
 
-/// Neighbouring KV heads served together: row h * rows + r is query row r of head h, whose K or V lie h * stride bytes past a key's address.
+/// Neighbouring KV heads served together: row h * rows + r is query row r of head h, whose K or V lie h * stride bytes past a key's
+/// address.
 struct SmallHeads {
   int num_heads = 1;
   int rows = 0;             // of one head
@@ -43,8 +44,7 @@ void small_scores(const SmallHeads& heads, const std::uint16_t* q, int ldq, cons
                   int lds);
 
 /// o[row][0..dim) += p[row] V; p: bf16 [rows, ldp], 0 past the last key.
-void small_outputs(const SmallHeads& heads, const std::uint16_t* p, int ldp, const std::byte* const* v_at, Ahead ahead, float* o,
-                   int ldv);
+void small_outputs(const SmallHeads& heads, const std::uint16_t* p, int ldp, const std::byte* const* v_at, Ahead ahead, float* o, int ldv);
 
 // The same for codes of 8 bits (cpu_bf16_bytes.cc; dim % 64 == 0, needs AVX512-VBMI). They widen in an order of their own: q comes, and o
 // stays, with the dims of each 64 permuted.

@@ -1,6 +1,6 @@
 // The small tile class (decode): a few query rows, K and V streamed past them once. Scores are dot products straight from the cache
-// (four keys by up to four rows of accumulators, summed across lanes together), the output is accumulated in registers over a block of
-// keys.
+// (four sums across lanes together: keys, rows or heads), the output is accumulated in registers over a few keys and rests in L1 between.
+// Neighbouring heads are served together, so that the order of work is that of addresses.
 #if defined(GIRIH_ATTENTION_CPU_SMALL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GIRIH_ATTENTION_CPU_SMALL_INL_H_
 #undef GIRIH_ATTENTION_CPU_SMALL_INL_H_
@@ -252,7 +252,10 @@ HWY_INLINE int run_bytes(const Tile& t, const Source& source) { return t.num_hea
 // How many keys are worked on at once. Few: the nearer the work keeps to the order of addresses, the more the hardware prefetchers help
 // (part of a sequential read's bandwidth, four keys against one or two: f32, 8 heads of 4 rows, 77 to 85 %; bf16 75 to 82 %). More make
 // up for the way of the sums to and from the cache, which counts where there is much to compute on each byte.
-HWY_INLINE int step_bytes(const Tile& t) { return t.bytes || t.num_rows > 4 ? 8 << 10 : 4 << 10; }
+HWY_INLINE int step_bytes(const Tile& t) {
+  if (bits(t.v_source.plane->dtype) == 8) return t.bytes ? 8 << 10 : 16 << 10;
+  return t.num_rows > 4 ? 8 << 10 : 4 << 10;
+}
 
 HWY_INLINE int score_keys(const Tile& t, int bytes_per_key) {
   const bool fours = t.num_rows == 1 ? t.num_heads % 4 == 0 : !t.bytes && t.num_rows % 4 == 0;

@@ -84,10 +84,10 @@ struct Tile {
   float* sin = nullptr;
 
   // Of the current tile.
-  int num_rows = 0;           // of one head
-  int ldr = 0;                // rows rounded up to 16
-  int kv_head = 0;            // the first, or the one being set up
-  int num_heads = 1;          // small tiles: neighbouring heads served together (rows of head h from h * num_rows)
+  int num_rows = 0;   // of one head
+  int ldr = 0;        // rows rounded up to 16
+  int kv_head = 0;    // the first, or the one being set up
+  int num_heads = 1;  // small tiles: neighbouring heads served together (rows of head h from h * num_rows)
   float head_score_factor[kMaxBundle] = {};
   float head_value_factor[kMaxBundle] = {};
   const SegmentData* data = nullptr;
@@ -286,10 +286,10 @@ HWY_INLINE void bind_sources(Tile& t, bool small) {
   if (k.rope_dim > 0) k.rope_plane = &store.k_rope;
   const bool k_changes = !program.key.empty() || s.rope != nullptr;
   const KvPlane& v_plane = s.spec.v_is_k ? store.k : store.v;
-  t.bytes =
-      small && s.byte_lookup && k.rope_dim == 0 && in_place_bytes(store.k, k.dim) && in_place_bytes(v_plane, s.spec.head_dim_vo);
-  t.bf16 = t.bytes || (s.bf16_dot && (!small || (k.rope_dim == 0 && in_place_bf16(store.k, k.dim, 32) &&
-                                                 in_place_bf16(v_plane, s.spec.head_dim_vo, 32))));
+  t.bytes = small && s.byte_lookup && k.rope_dim == 0 && in_place_bytes(store.k, k.dim) && in_place_bytes(v_plane, s.spec.head_dim_vo);
+  t.bf16 =
+      t.bytes ||
+      (s.bf16_dot && (!small || (k.rope_dim == 0 && in_place_bf16(store.k, k.dim, 32) && in_place_bf16(v_plane, s.spec.head_dim_vo, 32))));
   const bool in_place = t.bf16 ? t.bytes || in_place_bf16(store.k, k.dim, 2) : small && widens_in_place(store.k, k.dim);
   k.direct = !k_changes && k.rope_dim == 0 && in_place;
   k.scale_rows = !t.bf16 && (!program.key.empty() || k.rope_dim > 0 || (!k.direct && s.spec.k_scale == ScaleGranularity::token_head));
@@ -298,8 +298,7 @@ HWY_INLINE void bind_sources(Tile& t, bool small) {
   Source v;
   v.plane = &v_plane;
   v.dim = s.spec.head_dim_vo;
-  v.direct =
-      program.value.empty() && (t.bf16 ? t.bytes || in_place_bf16(*v.plane, v.dim, 1) : small && widens_in_place(*v.plane, v.dim));
+  v.direct = program.value.empty() && (t.bf16 ? t.bytes || in_place_bf16(*v.plane, v.dim, 1) : small && widens_in_place(*v.plane, v.dim));
   v.scale_rows = !t.bf16 && (!program.value.empty() || (!v.direct && s.spec.v_scale == ScaleGranularity::token_head));
   const bool rope_spares_v = s.rope == nullptr || s.rope->begin() >= v.dim;
   t.v_in_k = s.spec.v_is_k && !k.direct && (t.bf16 || !v.direct) && program.key.empty() && program.value.empty() && rope_spares_v;
