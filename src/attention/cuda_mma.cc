@@ -21,6 +21,12 @@ std::int64_t row_stride(std::int64_t row_bytes) {
   return (chunks % 8 == 0 ? chunks : chunks | 1) * 16;
 }
 
+/// Bytes of a key's own scales in the ring, for rows of `row_bytes`.
+std::int64_t scale_bytes(ScaleGranularity scale, DType dtype, std::int64_t row_bytes) {
+  if (scale == ScaleGranularity::token_head) return 4;
+  return scale == ScaleGranularity::block ? round_up(2 * row_bytes / (dtype == DType::nvfp4 ? 16 : 32), 4) : 0;
+}
+
 struct Rows {
   std::int64_t key, value, query;  // bytes of a row, padded
   std::int64_t stored;             // of a key in the ring, scales included
@@ -44,11 +50,6 @@ struct Shape {
 
 /// mma_wide.cuh: V of more dims than a warp can sum.
 bool is_wide(const AttentionSpec& spec) { return spec.v_is_k && spec.head_dim_vo > kMaxDim; }
-/// Bytes of a key's own scales in the ring, for rows of `row_bytes`.
-std::int64_t scale_bytes(ScaleGranularity scale, DType dtype, std::int64_t row_bytes) {
-  if (scale == ScaleGranularity::token_head) return 4;
-  return scale == ScaleGranularity::block ? round_up(2 * row_bytes / (dtype == DType::nvfp4 ? 16 : 32), 4) : 0;
-}
 
 std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
   const Rows r = rows_of(request.spec);
