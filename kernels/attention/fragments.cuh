@@ -55,11 +55,11 @@ struct KeyFragments {
     return {(lane & 7) + (lane >> 4) * 8, (lane >> 3) & 1};
   }
   /// Fragments of the inner steps [load * kStepsPerLoad, ...) of keys [8 row8, 8 row8 + 16): b[step][key half]. `s_scales`: block scales of
-  /// the rows at s_rows.
-  static __device__ __forceinline__ void load(const u8* s_rows, const u8* s_scales, const tile::LaneRows<kRowBytes>& rows, int row8, int load,
+  /// the rows.
+  static __device__ __forceinline__ void load(const typename tile::LaneRows<kRowBytes>::Tile& rows, const u8* s_scales, int row8, int load,
                                               u32 (&b)[kStepsPerLoad][2][2]) {
     u32 r[4];
-    ptx::ldmatrix_x4(r, s_rows + rows.at(row8, load));
+    ptx::ldmatrix_x4(r, rows.at(row8, load));
     if constexpr (bits(kType) == 16) {
       b[0][0][0] = r[0];
       b[0][0][1] = r[1];
@@ -96,9 +96,9 @@ struct EightKeyFragments {
     const int lane = ptx::lane_idx();
     return {lane & 7, lane >> 3};
   }
-  static __device__ __forceinline__ void load(const u8* s_rows, const tile::LaneRows<kRowBytes>& rows, int load, u32 (&b)[2][2]) {
+  static __device__ __forceinline__ void load(const typename tile::LaneRows<kRowBytes>::Tile& rows, int load, u32 (&b)[2][2]) {
     u32 r[4];
-    ptx::ldmatrix_x4(r, s_rows + rows.at(0, 2 * load));
+    ptx::ldmatrix_x4(r, rows.at(0, 2 * load));
     b[0][0] = r[0];
     b[0][1] = r[1];
     b[1][0] = r[2];
@@ -120,10 +120,10 @@ struct ValueFragments {
     return {lane & 15, lane >> 4};
   }
   /// Fragments of the column tiles [load * kTilesPerLoad, ...), keys [8 row8, 8 row8 + 16).
-  static __device__ __forceinline__ void load(const u8* s_rows, const u8* s_scales, const tile::LaneRows<kRowBytes>& rows, int row8, int load,
+  static __device__ __forceinline__ void load(const typename tile::LaneRows<kRowBytes>::Tile& rows, const u8* s_scales, int row8, int load,
                                               u32 (&b)[kTilesPerLoad][2]) {
     u32 r[4];
-    ptx::ldmatrix_x4_trans(r, s_rows + rows.at(row8, load));
+    ptx::ldmatrix_x4_trans(r, rows.at(row8, load));
     if constexpr (bits(kType) == 16) {
       b[0][0] = r[0];
       b[0][1] = r[1];

@@ -144,10 +144,11 @@ class Decode {
   }
 
   __device__ __forceinline__ void scores(const u8* s_rows, float (&s)[2][4]) const {
+    const auto rows = key_rows_.in(s_rows);
 #pragma unroll
     for (int load = 0; load < Keys::kSteps / Keys::kStepsPerLoad; ++load) {
       u32 b[Keys::kStepsPerLoad][2][2];
-      Keys::load(s_rows, own_scales<Stream::kKeyScaleBytes>(), key_rows_, 0, load, b);
+      Keys::load(rows, own_scales<Stream::kKeyScaleBytes>(), 0, load, b);
 #pragma unroll
       for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
         ptx::mma_16x8x16<T>(s[0], q_[load * Keys::kStepsPerLoad + i], b[i][0]);
@@ -192,10 +193,11 @@ class Decode {
     if constexpr (Stream::kValueScales) scale_keys(own_scales<Stream::kValueScaleBytes>(), s);
     u32 weights[4];
     pack_weights<T>(s[0], s[1], weights);
+    const auto rows = value_rows_.in(s_rows);
 #pragma unroll
     for (int load = 0; load < kValueLoads; ++load) {
       u32 b[Values::kTilesPerLoad][2];
-      Values::load(s_rows, own_scales<Stream::kValueScaleBytes>(), value_rows_, 0, load, b);
+      Values::load(rows, own_scales<Stream::kValueScaleBytes>(), 0, load, b);
 #pragma unroll
       for (int i = 0; i < Values::kTilesPerLoad; ++i) ptx::mma_16x8x16<T>(o_[load * Values::kTilesPerLoad + i], weights, b[i]);
     }

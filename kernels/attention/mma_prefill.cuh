@@ -171,24 +171,36 @@ class Prefill {
         for (int j = 0; j < 4; ++j) s[t][n][j] = 0.0F;
       }
     }
-#pragma unroll
-    for (int load = 0; load < Keys::kSteps / Keys::kStepsPerLoad; ++load) {
-      u32 a[Keys::kStepsPerLoad][kRowTiles][4];
+    // Fragments are asked for one round of products ahead (where registers allow): the latency of shared memory is that of five products.
+    const auto query = query_rows_.in(s_query);
+    const auto keys = key_rows_.in(s_keys);
+    constexpr int kLoads = Keys::kSteps / Keys::kStepsPerLoad;
+    constexpr int kAhead = Keys::kStepsPerLoad == 1 ? 1 : 0;
+    u32 a[kAhead + 1][Keys::kStepsPerLoad][kRowTiles][4];
+    u32 b[kAhead + 1][kKeyTiles / 2][Keys::kStepsPerLoad][2][2];
+    const auto load_fragments = [&](int load) {
+      const int to = load % (kAhead + 1);
 #pragma unroll
       for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[i][t], s_query + query_rows_.at(2 * t, load * Keys::kStepsPerLoad + i));
+        for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[to][i][t], query.at(2 * t, load * Keys::kStepsPerLoad + i));
       }
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; n += 2) {
-        u32 b[Keys::kStepsPerLoad][2][2];
-        Keys::load(s_keys, s_scales, key_rows_, n, load, b);
+      for (int n = 0; n < kKeyTiles; n += 2) Keys::load(keys, s_scales, n, load, b[to][n / 2]);
+    };
+    if constexpr (kAhead > 0) load_fragments(0);
 #pragma unroll
-        for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
+    for (int load = 0; load < kLoads; ++load) {
+      const int from = load % (kAhead + 1);
+      if (load + kAhead < kLoads) load_fragments(load + kAhead);
+#pragma unroll
+      for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; n += 2) {
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) {
-            ptx::mma_16x8x16<T>(s[t][n], a[i][t], b[i][0]);
-            ptx::mma_16x8x16<T>(s[t][n + 1], a[i][t], b[i][1]);
+            ptx::mma_16x8x16<T>(s[t][n], a[from][i][t], b[from][n / 2][i][0]);
+            ptx::mma_16x8x16<T>(s[t][n + 1], a[from][i][t], b[from][n / 2][i][1]);
           }
         }
       }
@@ -244,6 +256,15 @@ class Prefill {
 
   /// Scores become weights, 16 keys at a time, so that their exponentials run beside the products of the 16 before.
   __device__ __forceinline__ void add_values(const u8* s_values, const u8* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) {
+    const auto values = value_rows_.in(s_values);
+    constexpr int kLoads = kKeyTiles / 2 * kValueLoads;  // of 16 keys by kTilesPerLoad * 8 dims
+    constexpr int kAhead = min(2, kLoads - 1);
+    u32 b[kAhead + 1][Values::kTilesPerLoad][2];
+    const auto load_fragments = [&](int load) {
+      Values::load(values, s_scales, load / kValueLoads * 2, load % kValueLoads, b[load % (kAhead + 1)]);
+    };
+#pragma unroll
+    for (int load = 0; load < kAhead; ++load) load_fragments(load);
 #pragma unroll
     for (int n = 0; n < kKeyTiles; n += 2) {
       u32 a[kRowTiles][4];
@@ -260,13 +281,15 @@ class Prefill {
         pack_weights<T>(s[t][n], s[t][n + 1], a[t]);
       }
 #pragma unroll
-      for (int load = 0; load < kValueLoads; ++load) {
-        u32 b[Values::kTilesPerLoad][2];
-        Values::load(s_values, s_scales, value_rows_, n, load, b);
+      for (int i = 0; i < kValueLoads; ++i) {
+        const int load = n / 2 * kValueLoads + i;
+        if (load + kAhead < kLoads) load_fragments(load + kAhead);
 #pragma unroll
-        for (int i = 0; i < Values::kTilesPerLoad; ++i) {
+        for (int j = 0; j < Values::kTilesPerLoad; ++j) {
 #pragma unroll
-          for (int t = 0; t < kRowTiles; ++t) ptx::mma_16x8x16<T>(o_[t][load * Values::kTilesPerLoad + i], a[t], b[i]);
+          for (int t = 0; t < kRowTiles; ++t) {
+            ptx::mma_16x8x16<T>(o_[t][i * Values::kTilesPerLoad + j], a[t], b[load % (kAhead + 1)][j]);
+          }
         }
       }
     }

@@ -190,18 +190,20 @@ class Wide {
   __device__ __forceinline__ void scores(const u8* s_keys, float (&s)[kRowTiles][kKeyTiles][4]) const {
     const u8* s_query = s_memory_ + Shape::kQueryAt + first_row() * Shape::QueryRows::kStride;
     constexpr int kStepsPerLoad = kEight ? 2 : Keys::kStepsPerLoad;
+    const auto query = query_rows_.in(s_query);
+    const auto keys = key_rows_.in(s_keys);
 #pragma unroll
     for (int load = 0; load < Keys::kSteps / kStepsPerLoad; ++load) {
       u32 a[kStepsPerLoad][kRowTiles][4];
 #pragma unroll
       for (int i = 0; i < kStepsPerLoad; ++i) {
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[i][t], s_query + query_rows_.at(2 * t, load * kStepsPerLoad + i));
+        for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[i][t], query.at(2 * t, load * kStepsPerLoad + i));
       }
       if constexpr (kEight) {
         static_assert(bits(c.k_type) == 16);
         u32 b[2][2];
-        EightKeys::load(s_keys, key_rows_, load, b);
+        EightKeys::load(keys, load, b);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -211,7 +213,7 @@ class Wide {
 #pragma unroll
         for (int n = 0; n < kKeyTiles; n += 2) {
           u32 b[Keys::kStepsPerLoad][2][2];
-          Keys::load(s_keys, s_scales_, key_rows_, n, load, b);
+          Keys::load(keys, s_scales_, n, load, b);
 #pragma unroll
           for (int i = 0; i < kStepsPerLoad; ++i) {
 #pragma unroll
@@ -285,15 +287,17 @@ class Wide {
 
   __device__ __forceinline__ void add_values(const u8* s_values) {
     const u8* s_weights = s_memory_ + Shape::kWeightsAt + first_row() * Shape::WeightRows::kStride;
+    const auto weights = weight_rows_.in(s_weights);
+    const auto values = value_rows_.in(s_values);
 #pragma unroll
     for (int k = 0; k < Stream::kStepKeys / 16; ++k) {
       u32 a[kRowTiles][4];
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[t], s_weights + weight_rows_.at(2 * t, k));
+      for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[t], weights.at(2 * t, k));
 #pragma unroll
       for (int load = 0; load < kValueLoads; ++load) {
         u32 b[Values::kTilesPerLoad][2];
-        Values::load(s_values, s_scales_, value_rows_, 2 * k, load, b);
+        Values::load(values, s_scales_, 2 * k, load, b);
 #pragma unroll
         for (int i = 0; i < Values::kTilesPerLoad; ++i) {
 #pragma unroll
