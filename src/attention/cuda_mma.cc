@@ -21,8 +21,6 @@ std::int64_t row_stride(std::int64_t row_bytes) {
   return (chunks % 8 == 0 ? chunks : chunks | 1) * 16;
 }
 
-/// mma_wide.cuh: V of more dims than a warp can sum.
-bool is_wide(const AttentionSpec& spec) { return spec.v_is_k && spec.head_dim_vo > kMaxDim; }
 /// Bytes of a key's own scales in the ring, for rows of `row_bytes`.
 std::int64_t scale_bytes(ScaleGranularity scale, DType dtype, std::int64_t row_bytes) {
   if (scale == ScaleGranularity::token_head) return 4;
@@ -49,6 +47,9 @@ struct Shape {
   int kv_block = 64;
   int warps_rows = 1;
 };
+
+/// mma_wide.cuh: V of more dims than a warp can sum.
+bool is_wide(const AttentionSpec& spec) { return spec.v_is_k && spec.head_dim_vo > kMaxDim; }
 
 std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
   const Rows r = rows_of(request.spec);
