@@ -57,6 +57,7 @@ int begin_tile(Tile& t, const abi::WorkItem* item, int num_heads) {
   t.data = t.run->segments.data() + item->segment;
   t.segment = plan.segments.data() + item->segment;
   t.kv_head = item->kv_head;
+  t.mask_begun = t.logits_begun = false;
   bind_sources(t, small);
   if (!t.k_source.direct || !t.v_source.direct) num_heads = 1;
   t.num_heads = num_heads;
