@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "variant/evaluate-inl.h"
+#include "variant/lanes-inl.h"
 #include "variant/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -13,11 +14,9 @@ namespace girih {
 namespace HWY_NAMESPACE {
 inline void apply_function(int function, const float* in, float* out, int n) {
   namespace v = variant::HWY_NAMESPACE;
+  if (function == 2) return v::tanh_lanes({in, 0, n, true}, 1.0F, 1.0F, out, {1, n, n});
   for (int i = 0; i < n; ++i) {
-    out[i] = function == 0   ? v::exp_f32(in[i])
-             : function == 1 ? v::log_f32(in[i])
-             : function == 2 ? v::tanh_f32(in[i])
-                             : v::sigmoid_f32(in[i]);
+    out[i] = function == 0 ? v::exp_f32(in[i]) : function == 1 ? v::log_f32(in[i]) : v::sigmoid_f32(in[i]);
   }
 }
 }  // namespace HWY_NAMESPACE
@@ -321,7 +320,7 @@ struct TileResult {
   std::vector<std::uint8_t> visible;
 };
 TileResult run_tile(const Target& target, const Program& program, const ParamTable& table, const std::vector<RowVars>& rows,
-                    const Lanes& keys, const std::vector<float>& factors, int first, int width, const std::vector<int>& steps) {
+                    const Lanes& keys, int first, int width, const std::vector<int>& steps) {
   const int lanes = (static_cast<int>(rows.size()) + 15) / 16 * 16;
   const auto all = static_cast<std::size_t>(lanes) * keys.kv_pos.size();
   TileResult result{keys.score, std::vector<std::uint8_t>(all + 1, 77)};
@@ -336,7 +335,7 @@ TileResult run_tile(const Target& target, const Program& program, const ParamTab
     const int begin = steps[s];
     const int n = steps[s + 1] - begin;
     const std::int64_t* kv_pos = keys.kv_pos.data() + begin;
-    target.tile_logits(logits.data(), kv_pos, factors.data() + begin, n, first, width, result.logits.data() + begin * lanes, lanes);
+    target.tile_logits(logits.data(), kv_pos, n, first, width, result.logits.data() + begin * lanes, lanes);
     target.tile_mask(mask.data(), kv_pos, n, result.visible.data() + begin * lanes);
   }
   EXPECT_TRUE(logits.intact() && mask.intact());
@@ -354,6 +353,9 @@ TEST(VariantEvaluate, TilesMatchTheInterpreter) {
     if (repeat % 10 == 1) v.mask = kv_pos() < 40;
     if (repeat % 10 == 2) v.mask = q_pos() % 3 == 1;
     if (repeat % 10 == 3) v.logits = score();
+    if (repeat % 10 == 4) v.logits = variants::soft_cap(8.0F) + (repeat % 20 == 4 ? Expr(0.5F) : kv_pos());
+    if (repeat % 10 == 5) v.logits = variants::soft_cap(8.0F);
+    if (repeat % 10 == 6) v.logits = tanh(score() * 0.25F) * 2.0F + (score() * 0.25F) * tanh(score() * 0.25F);
     Program program;
     try {
       program = variant::compile(v);
@@ -373,12 +375,10 @@ TEST(VariantEvaluate, TilesMatchTheInterpreter) {
       for (int i = num_keys / 2; i < num_keys; ++i) keys.kv_pos[static_cast<std::size_t>(i)] += std::int64_t{1} << 36;
     }
     keys.score = sample_lanes(rng, num_keys * lanes).score;
-    std::vector<float> factors;
-    for (int i = 0; i < num_keys; ++i) factors.push_back(rng() % 3 == 0 ? 0.25F : 1.0F);
     const int first = static_cast<int>(rng() % static_cast<unsigned>(lanes / 16)) * 16;
     const int width = 16 + static_cast<int>(rng() % static_cast<unsigned>((lanes - first) / 16)) * 16;
     for (const Target& target : targets()) {
-      const TileResult got = run_tile(target, program, table, rows, keys, factors, first, width, {0, num_keys / 2, num_keys});
+      const TileResult got = run_tile(target, program, table, rows, keys, first, width, {0, num_keys / 2, num_keys});
       for (int k = 0; k < num_keys; ++k) {
         for (int r = 0; r < lanes; ++r) {
           const auto at = static_cast<std::size_t>(k * lanes + r);
@@ -388,7 +388,7 @@ TEST(VariantEvaluate, TilesMatchTheInterpreter) {
           if (r >= num_rows) continue;
           Point point = point_of(rows[static_cast<std::size_t>(r)]);
           point.kv_pos = keys.kv_pos[static_cast<std::size_t>(k)];
-          point.score = keys.score[at] * factors[static_cast<std::size_t>(k)];
+          point.score = keys.score[at];
           const Interpreter interpreter(params, point);
           ASSERT_EQ(got.visible[at], interpreter(v.mask).integer)
               << target.name << " row " << r << " of " << num_rows << " key " << k << "\n"

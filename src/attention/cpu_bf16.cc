@@ -29,7 +29,7 @@ HWY_INLINE __m512i broadcast_pair(const void* p) {
 }
 
 template <int kRows, int kColumns>
-HWY_INLINE void score_block(const std::byte* const* k_at, const std::uint32_t* q, int ldr, int depth, float* scores) {
+HWY_INLINE void score_block(const std::byte* const* k_at, const float* factors, const std::uint32_t* q, int ldr, int depth, float* scores) {
   __m512 sum[kRows][kColumns];
   for (int r = 0; r < kRows; ++r) {
     for (int j = 0; j < kColumns; ++j) sum[r][j] = _mm512_setzero_ps();
@@ -43,21 +43,25 @@ HWY_INLINE void score_block(const std::byte* const* k_at, const std::uint32_t* q
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < kColumns; ++j) _mm512_storeu_ps(scores + static_cast<std::int64_t>(r) * ldr + 16 * j, sum[r][j]);
+    const __m512 factor = _mm512_set1_ps(factors[r]);
+    for (int j = 0; j < kColumns; ++j) {
+      _mm512_storeu_ps(scores + static_cast<std::int64_t>(r) * ldr + 16 * j, _mm512_mul_ps(sum[r][j], factor));
+    }
   }
 }
 
 template <int kColumns>
-HWY_INLINE void score_panel(const std::byte* const* k_at, int n, const std::uint32_t* q, int ldr, int depth, float* scores) {
-  int key = 0;
-  for (; key + 6 <= n; key += 6) score_block<6, kColumns>(k_at + key, q, ldr, depth, scores + static_cast<std::int64_t>(key) * ldr);
-  float* rest = scores + static_cast<std::int64_t>(key) * ldr;
-  switch (n - key) {
-    case 5: score_block<5, kColumns>(k_at + key, q, ldr, depth, rest); break;
-    case 4: score_block<4, kColumns>(k_at + key, q, ldr, depth, rest); break;
-    case 3: score_block<3, kColumns>(k_at + key, q, ldr, depth, rest); break;
-    case 2: score_block<2, kColumns>(k_at + key, q, ldr, depth, rest); break;
-    case 1: score_block<1, kColumns>(k_at + key, q, ldr, depth, rest); break;
+HWY_INLINE void score_panel(const std::byte* const* k_at, const float* factors, int n, const std::uint32_t* q, int ldr, int depth,
+                            float* scores) {
+  for (; n >= 6; n -= 6, k_at += 6, factors += 6, scores += 6 * static_cast<std::int64_t>(ldr)) {
+    score_block<6, kColumns>(k_at, factors, q, ldr, depth, scores);
+  }
+  switch (n) {
+    case 5: score_block<5, kColumns>(k_at, factors, q, ldr, depth, scores); break;
+    case 4: score_block<4, kColumns>(k_at, factors, q, ldr, depth, scores); break;
+    case 3: score_block<3, kColumns>(k_at, factors, q, ldr, depth, scores); break;
+    case 2: score_block<2, kColumns>(k_at, factors, q, ldr, depth, scores); break;
+    case 1: score_block<1, kColumns>(k_at, factors, q, ldr, depth, scores); break;
     default: break;
   }
 }
@@ -197,14 +201,15 @@ HWY_INLINE void small_output_rows(const std::uint16_t* p, int ldp, const std::by
 /// The widest panel (in vectors) to take of what is left: one vector alone has too few sums in flight to hide their latency.
 HWY_INLINE int panel_of(int vectors) { return vectors == 5 ? 3 : vectors < 4 ? vectors : 4; }
 
-void large_scores(const std::byte* const* k_at, int n, const std::uint32_t* q, int ldr, int columns, int depth, float* scores) {
+void large_scores(const std::byte* const* k_at, const float* factors, int n, const std::uint32_t* q, int ldr, int columns, int depth,
+                  float* scores) {
   for (int column = 0; column < columns;) {
     const int panel = panel_of((columns - column) / 16);
     switch (panel) {
-      case 4: score_panel<4>(k_at, n, q + column, ldr, depth, scores + column); break;
-      case 3: score_panel<3>(k_at, n, q + column, ldr, depth, scores + column); break;
-      case 2: score_panel<2>(k_at, n, q + column, ldr, depth, scores + column); break;
-      default: score_panel<1>(k_at, n, q + column, ldr, depth, scores + column); break;
+      case 4: score_panel<4>(k_at, factors, n, q + column, ldr, depth, scores + column); break;
+      case 3: score_panel<3>(k_at, factors, n, q + column, ldr, depth, scores + column); break;
+      case 2: score_panel<2>(k_at, factors, n, q + column, ldr, depth, scores + column); break;
+      default: score_panel<1>(k_at, factors, n, q + column, ldr, depth, scores + column); break;
     }
     column += 16 * panel;
   }
@@ -311,7 +316,7 @@ HWY_POP_ATTRIBUTES
 namespace girih::attention::bf16 {
 
 [[noreturn]] static void absent() { bug("the AVX512-BF16 kernels were called on another architecture"); }
-void large_scores(const std::byte* const*, int, const std::uint32_t*, int, int, int, float*) { absent(); }
+void large_scores(const std::byte* const*, const float*, int, const std::uint32_t*, int, int, int, float*) { absent(); }
 void pack_weights(const float*, int, int, int, std::uint32_t*) { absent(); }
 void pack_values(const std::byte* const*, int, int, int, std::uint32_t*) { absent(); }
 void large_outputs(const std::uint32_t*, int, const std::uint32_t*, int, int, int, const float*, float*) { absent(); }

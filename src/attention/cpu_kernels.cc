@@ -99,7 +99,10 @@ void reduce_item(Tile& t, const abi::WorkItem& item, float* m, float* l, float* 
     const std::int64_t left = item.kv_end - begin;
     return static_cast<int>(left < block ? left : block);
   };
-  if (item.kv_begin < item.kv_end) locate_keys(t, item.kv_begin, keys_from(item.kv_begin), t.next);
+  if (item.kv_begin < item.kv_end) {
+    locate_keys(t, item.kv_begin, keys_from(item.kv_begin), t.next);
+    if (item.tile_class == kLarge) large_prefetch_first(t);
+  }
   for (std::int64_t begin = item.kv_begin; begin < item.kv_end; begin += block) {
     const KeyBlock done = t.keys;
     t.keys = t.next;
@@ -134,10 +137,17 @@ void fold_chunk(Tile& t, const abi::WorkItem& item) {
 }
 
 void end_tile(Tile& t, const abi::WorkItem* item) {
+  constexpr int kAhead = 12;  // rows whose lines are asked for before they are written
+  const int row_bytes = t.shape.dvo * bits(t.run->o.dtype) / 8;
+  const int rows = t.num_heads * t.num_rows;
   for (int h = 0; h < t.num_heads; ++h) {
     const bool scaled = (item[h].flags & abi::WorkItem::kChunk) != 0;
     for (int r = 0; r < t.num_rows; ++r) {
       const int i = h * t.num_rows + r;
+      if (i + kAhead < rows && item[h].part_row < 0) {
+        const std::byte* out = t.run->o.at(t.rows[i + kAhead].q_row, t.rows[i + kAhead].q_head);
+        for (int b = 0; b < row_bytes; b += 64) __builtin_prefetch(out + b, 1, 2);
+      }
       float* o = t.o + static_cast<std::int64_t>(i) * t.shape.ldv;
       if (!scaled && t.head_value_factor[h] != 1.0F) scale_output_row(t.head_value_factor[h], t.shape.ldv, o);
       if (item[h].part_row >= 0) {

@@ -93,18 +93,19 @@ void product(const Product& p) {
   for (; column < p.columns; column += kLanes) product_panel<1, kAccumulate>(p, column);
 }
 
-/// Softmax step of a vector of rows: their scores in S^T become weights.
-template <bool kMasked>
-HWY_INLINE void softmax_rows(Tile& t, const Reach& reach, bool scaled, int r, float* m, float* l) {
+/// Softmax step of a vector of rows: their scores in S^T become weights. kUnits: the scores are logits in natural units, else in base 2.
+/// Masked or not, a row that sees every key gets the same bits.
+template <bool kMasked, bool kUnits>
+HWY_INLINE void softmax_rows(Tile& t, const Reach& reach, int r, float* m, float* l) {
   const int n = t.keys.n;
   const VF neg_inf = hn::Set(df, kNegInf);
+  const VF mult = hn::Set(df, kLog2e);
   float* s = t.scores + r;
   VF top = neg_inf;
   for (int i = 0; i < n; ++i) {
     VF x = hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr);
-    if (scaled) x = hn::Mul(x, hn::Set(df, t.key_factors[i]));
+    if constexpr (kUnits) x = hn::Mul(x, mult);
     if constexpr (kMasked) x = hn::IfThenElse(load_byte_mask(reach.visible + static_cast<std::int64_t>(i) * t.ldr + r), x, neg_inf);
-    if (kMasked || scaled) hn::StoreU(x, df, s + static_cast<std::int64_t>(i) * t.ldr);
     top = hn::Max(top, x);
   }
   const VF old_m = hn::LoadU(df, m + r);
@@ -113,7 +114,10 @@ HWY_INLINE void softmax_rows(Tile& t, const Reach& reach, bool scaled, int r, fl
   const VF corr = exp2(hn::Sub(old_m, base));
   VF sum = hn::Mul(hn::LoadU(df, l + r), corr);
   for (int i = 0; i < n; ++i) {
-    const VF p = exp2(hn::Sub(hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr), base));
+    VF x = hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr);
+    x = kUnits ? hn::MulSub(x, mult, base) : hn::Sub(x, base);
+    VF p = exp2(x);
+    if constexpr (kMasked) p = hn::IfThenElseZero(load_byte_mask(reach.visible + static_cast<std::int64_t>(i) * t.ldr + r), p);
     sum = hn::Add(sum, p);
     hn::StoreU(p, df, s + static_cast<std::int64_t>(i) * t.ldr);
   }
@@ -123,15 +127,13 @@ HWY_INLINE void softmax_rows(Tile& t, const Reach& reach, bool scaled, int r, fl
 }
 
 /// Softmax step over the block, a vector of rows at a time: S^T becomes P^T, m, l and corr are updated.
+template <bool kUnits>
 void large_softmax(Tile& t, const Reach& reach, float* m, float* l) {
-  const bool hooked = !t.schedule->program.logits.empty();
-  const bool scaled = hooked || t.bf16;
-  for (int i = 0; scaled && i < t.keys.n; ++i) t.key_factors[i] = hooked ? kLog2e : key_factor(t, i);
   for (int r = reach.row_begin; r < reach.row_end; r += kLanes) {
     if (reach.visible != nullptr && t.sees_all[r / kReachRows] == 0) {
-      softmax_rows<true>(t, reach, scaled, r, m, l);
+      softmax_rows<true, kUnits>(t, reach, r, m, l);
     } else {
-      softmax_rows<false>(t, reach, scaled, r, m, l);
+      softmax_rows<false, kUnits>(t, reach, r, m, l);
     }
   }
 }
@@ -146,6 +148,12 @@ void large_plain(Tile& t, const Reach& reach) {
       hn::StoreU(hn::IfThenElseZero(load_byte_mask(reach.visible + static_cast<std::int64_t>(i) * t.ldr + r), hn::LoadU(df, s)), df, s);
     }
   }
+}
+
+/// What a score of key i is multiplied by where Q and K were not scaled before the product.
+HWY_INLINE float key_factor(const Tile& t, int i) {
+  const bool by_key = !t.k_source.scale_rows && t.schedule->spec.k_scale == ScaleGranularity::token_head;
+  return by_key ? t.score_factor * t.keys.k_scale[i] : t.score_factor;
 }
 
 void large_scores_f32(Tile& t, const Reach& reach) {
@@ -184,7 +192,8 @@ void large_scores_bf16(Tile& t, const Reach& reach) {
   } else {
     stage_bf16(t, t.k_source, t.keys.k_at, t.next.k_at, t.k, t.shape.ldk);
   }
-  bf16::large_scores(t.keys.k_at, t.keys.n, reinterpret_cast<const std::uint32_t*>(t.q) + reach.row_begin, t.ldr,
+  for (int i = 0; i < t.keys.n; ++i) t.key_factors[i] = key_factor(t, i);
+  bf16::large_scores(t.keys.k_at, t.key_factors, t.keys.n, reinterpret_cast<const std::uint32_t*>(t.q) + reach.row_begin, t.ldr,
                      reach.row_end - reach.row_begin, (t.shape.dqk + 1) / 2, t.scores + reach.row_begin);
 }
 
@@ -207,6 +216,15 @@ void large_outputs_bf16(Tile& t, const Reach& reach, float* o) {
   bf16::pack_values(t.keys.v_at, n, t.shape.dvo, t.shape.ldv, t.v_pairs);
   bf16::large_outputs(weights, t.ldr, t.v_pairs, t.shape.ldv, min_int(reach.row_end, t.num_rows) - first, (n + 1) / 2, t.corr + first,
                       o + static_cast<std::int64_t>(first) * t.shape.ldv);
+}
+
+/// Asks for the rows of the first block, which no step before it could prefetch.
+void large_prefetch_first(const Tile& t) {
+  const int k_bytes = t.k_source.dim * bits(t.k_source.plane->dtype) / 8;
+  const int v_bytes = t.v_source.dim * bits(t.v_source.plane->dtype) / 8;
+  for (int i = 0; i < t.next.n; ++i) prefetch_row(t.next.k_at[i], k_bytes);
+  if (t.v_source.plane == t.k_source.plane) return;
+  for (int i = 0; i < t.next.n; ++i) prefetch_row(t.next.v_at[i], v_bytes);
 }
 
 /// Keys [begin, end) of a block.
@@ -234,33 +252,66 @@ void large_block(Tile& t, bool masked, float* m, float* l, float* o) {
   }
   t.bf16 ? large_scores_bf16(t, reach) : large_scores_f32(t, reach);
   if (!program.logits.empty()) large_logits(t, reach);
-  program.softmax ? large_softmax(t, reach, m, l) : large_plain(t, reach);
+  if (!program.softmax) {
+    large_plain(t, reach);
+  } else if (program.logits.empty()) {
+    large_softmax<false>(t, reach, m, l);
+  } else {
+    large_softmax<true>(t, reach, m, l);
+  }
   t.bf16 ? large_outputs_bf16(t, reach, o) : large_outputs_f32(t, reach, o);
   t.keys = block;
 }
 
-/// Queries as transposed pairs: t.q [ceil(dqk / 2), ldr].
-void large_load_queries_bf16(Tile& t) {
-  auto* pairs = reinterpret_cast<std::uint32_t*>(t.q);
-  auto* row = reinterpret_cast<std::uint32_t*>(t.k);  // free until the first block
-  const int depth = (t.shape.dqk + 1) / 2;
-  for (int i = 0; i < t.ldr; ++i) {
-    if (i < t.num_rows) {
-      row[depth - 1] = 0;
-      copy_query_row(t, i, reinterpret_cast<std::uint16_t*>(row));
-    }
-    for (int d = 0; d < depth; ++d) pairs[static_cast<std::int64_t>(d) * t.ldr + i] = i < t.num_rows ? row[d] : 0;
-  }
+/// Four vectors as 4 x 4 blocks (of 128 bits each), transposed.
+HWY_INLINE void transpose_blocks(VF& a, VF& b, VF& c, VF& d) {
+  const hn::RepartitionToWide<hn::RebindToUnsigned<DF>> dw;
+  const auto ab_low = hn::BitCast(dw, hn::InterleaveLower(df, a, b));
+  const auto ab_high = hn::BitCast(dw, hn::InterleaveUpper(df, a, b));
+  const auto cd_low = hn::BitCast(dw, hn::InterleaveLower(df, c, d));
+  const auto cd_high = hn::BitCast(dw, hn::InterleaveUpper(df, c, d));
+  a = hn::BitCast(df, hn::InterleaveLower(dw, ab_low, cd_low));
+  b = hn::BitCast(df, hn::InterleaveUpper(dw, ab_low, cd_low));
+  c = hn::BitCast(df, hn::InterleaveLower(dw, ab_high, cd_high));
+  d = hn::BitCast(df, hn::InterleaveUpper(dw, ab_high, cd_high));
 }
 
-/// Queries transposed: t.q [dqk, ldr].
+/// Queries transposed, elements of 32 bits: t.q [depth, ldr] of f32 dims, or of pairs of bf16 ones. Four rows at a time.
 void large_load_queries(Tile& t) {
-  if (t.bf16) return large_load_queries_bf16(t);
-  float* row = t.k;  // free until the first block
-  for (int i = 0; i < t.ldr; ++i) {
-    float* column = t.q + i;
-    if (i < t.num_rows) load_query_row(t, i, row);
-    for (int d = 0; d < t.shape.dqk; ++d) column[static_cast<std::int64_t>(d) * t.ldr] = i < t.num_rows ? row[d] : 0.0F;
+  const hn::CappedTag<float, 4> d4;
+  const int depth = t.bf16 ? (t.shape.dqk + 1) / 2 : t.shape.dqk;
+  const int ld = t.shape.ldk;
+  constexpr int kAhead = 12;  // rows of one head are far apart: hardware prefetchers do not follow
+  const int row_bytes = t.shape.dqk * bits(t.run->q.dtype) / 8;
+  float* rows = t.k;  // [4, ldk], free until the first block
+  for (int i = 0; i < 4; ++i) clear_row(rows + static_cast<std::int64_t>(i) * ld, ld);
+  for (int i = 0; i < t.ldr; i += 4) {
+    for (int r = i; r < i + 4; ++r) {
+      float* row = rows + static_cast<std::int64_t>(r - i) * ld;
+      if (r + kAhead < t.num_rows) prefetch_row(t.run->q.at(t.rows[r + kAhead].q_row, t.rows[r + kAhead].q_head), row_bytes);
+      if (r >= t.num_rows) {
+        clear_row(row, ld);
+      } else if (t.bf16) {
+        copy_query_row(t, r, reinterpret_cast<std::uint16_t*>(row));
+      } else {
+        load_query_row(t, r, row);
+      }
+    }
+    for (int d = 0; d < depth; d += kLanes) {  // past the depth: zeros, for which t.q has room
+      VF a = hn::LoadU(df, rows + d);
+      VF b = hn::LoadU(df, rows + ld + d);
+      VF c = hn::LoadU(df, rows + 2 * ld + d);
+      VF e = hn::LoadU(df, rows + 3 * ld + d);
+      transpose_blocks(a, b, c, e);
+      alignas(64) float blocks[4][kLanes];
+      hn::Store(a, df, blocks[0]);
+      hn::Store(b, df, blocks[1]);
+      hn::Store(c, df, blocks[2]);
+      hn::Store(e, df, blocks[3]);
+      for (int j = 0; j < kLanes; ++j) {
+        hn::StoreU(hn::Load(d4, &blocks[j % 4][j / 4 * 4]), d4, t.q + static_cast<std::int64_t>(d + j) * t.ldr + i);
+      }
+    }
   }
 }
 

@@ -124,21 +124,13 @@ HWY_INLINE Reach masked_reach(Tile& t) {
   return find_reach(t, n);
 }
 
-/// What a score of key i is multiplied by: 1 where Q and K were scaled before the product.
-HWY_INLINE float key_factor(const Tile& t, int i) {
-  const bool by_key = !t.k_source.scale_rows && t.schedule->spec.k_scale == ScaleGranularity::token_head;
-  return by_key ? t.score_factor * t.keys.k_scale[i] : t.score_factor;
-}
-
-/// Applies the logits hook to the reached part of S^T [n, ldr], whose scores are brought to natural units first.
+/// Applies the logits hook to the reached part of S^T [n, ldr].
 HWY_INLINE void large_logits(Tile& t, const Reach& reach) {
-  const int n = t.keys.n;
   if (!t.logits_begun) {
     hv::begin_tile_hook(t.schedule->program.logits, t.run->params, t.rows, t.num_rows, t.ldr, t.logits_tile);
     t.logits_begun = true;
   }
-  for (int i = 0; i < n; ++i) t.key_factors[i] = key_factor(t, i);
-  hv::evaluate_tile_logits(t.logits_tile, t.keys.pos, t.key_factors, n, reach.row_begin, reach.row_end - reach.row_begin, t.scores, t.ldr);
+  hv::evaluate_tile_logits(t.logits_tile, t.keys.pos, t.keys.n, reach.row_begin, reach.row_end - reach.row_begin, t.scores, t.ldr);
 }
 
 }  // namespace HWY_NAMESPACE

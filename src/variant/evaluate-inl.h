@@ -28,10 +28,9 @@ void evaluate_mask(const Program& program, const ParamTable& params, const RowVa
 /// are. `lanes` >= num_rows, a multiple of 16: lanes past the rows repeat the last one. What depends on rows alone is worked out here.
 /// `tile`: evaluate_tile_bytes, 64-byte aligned, kept from step to step.
 void begin_tile_hook(const Code& code, const ParamTable& params, const RowVars* rows, int num_rows, int lanes, std::byte* tile);
-/// Logits of a step of keys for lanes [first, first + lanes) of the tile (multiples of 16). scores [num_keys, ld], lanes are columns;
-/// in: scores that factors [num_keys] bring to natural units, out: logits.
-void evaluate_tile_logits(std::byte* tile, const std::int64_t* kv_pos, const float* score_factors, int num_keys, int first, int lanes,
-                          float* scores, int ld);
+/// Logits of a step of keys for lanes [first, first + lanes) of the tile (multiples of 16), in place. scores [num_keys, ld], natural units:
+/// lanes are columns.
+void evaluate_tile_logits(std::byte* tile, const std::int64_t* kv_pos, int num_keys, int first, int lanes, float* scores, int ld);
 /// The mask of a step of keys for all lanes: visible [num_keys, lanes], 1 or 0.
 void evaluate_tile_mask(std::byte* tile, const std::int64_t* kv_pos, int num_keys, std::uint8_t* visible);
 

@@ -143,18 +143,48 @@ struct TileFrame : Frame {
   int lanes;             // num_rows rounded up; the lanes past the end repeat the last row
   bool narrow;           // integer lanes are 32-bit
   bool reads_positions;  // lane by lane
+  int soft_cap;          // the first of the instructions that one loop does (find_soft_cap), or -1
   std::byte* row_values;
   std::byte* step_values;
   const void* by_row[Program::kMaxInstructions];
 };
 
-/// The largest and smallest values of the rows' variables.
-HWY_INLINE void find_ranges(const RowVars* rows, int count, LaneRange (&ranges)[kNumVars]) {
-  for (int v = 0; v < kNumVars; ++v) {
-    LaneRange& range = ranges[v];
-    range.lo = range.hi = row_var(rows[0], static_cast<Var>(v));
-    for (int i = 1; i < count; ++i) {
-      const std::int64_t x = row_var(rows[i], static_cast<Var>(v));
+/// The constant operand of a product, or -1 if it has none.
+HWY_INLINE int constant_factor(const TileFrame& tile, int index) {
+  const Instruction& in = tile.instructions[index];
+  if (in.op != Op::mul || in.type != ExprType::number) return -1;
+  for (const std::int16_t arg : in.args) {
+    if (arg >= 0 && is_fixed(tile.instructions[arg])) return arg;
+  }
+  return -1;
+}
+
+/// Finds a soft cap, c tanh(d x): three instructions in a row whose inner values nothing else reads. Each done for itself would go through
+/// memory twice more. -1: none.
+HWY_INLINE int find_soft_cap(const TileFrame& tile) {
+  for (int i = 0; i + 2 < tile.count; ++i) {
+    const Instruction& tanh = tile.instructions[i + 1];
+    const Instruction& outer = tile.instructions[i + 2];
+    if (tile.instructions[i].uniform || !tile.instructions[i].by_row || tanh.op != Op::tanh || tanh.args[0] != i) continue;
+    if (constant_factor(tile, i) < 0 || constant_factor(tile, i + 2) < 0 || (outer.args[0] != i + 1 && outer.args[1] != i + 1)) continue;
+    bool read = false;
+    for (int j = i + 2; j < tile.count; ++j) {
+      for (const std::int16_t arg : tile.instructions[j].args) read = read || arg == i || (arg == i + 1 && j > i + 2);
+    }
+    if (!read) return i;
+  }
+  return -1;
+}
+
+/// The largest and smallest values of the variables that the instructions by row read.
+HWY_INLINE void find_ranges(const TileFrame& tile, LaneRange (&ranges)[kNumVars]) {
+  for (int i = 0; i < tile.count; ++i) {
+    const Instruction& instruction = tile.instructions[i];
+    if (!is_by_row(instruction) || instruction.op != Op::var) continue;
+    LaneRange& range = ranges[static_cast<int>(instruction.var)];
+    range.lo = range.hi = row_var(tile.rows[0], instruction.var);
+    for (int r = 1; r < tile.num_rows; ++r) {
+      const std::int64_t x = row_var(tile.rows[r], instruction.var);
       if (x < range.lo) range.lo = x;
       if (x > range.hi) range.hi = x;
     }
@@ -188,9 +218,8 @@ struct Step {
   const std::int64_t* kv_pos;
   int keys;
   int first, lanes;
-  float* scores;               // of the first key and lane, rows `ld` apart, in and out
-  const float* score_factors;  // a key
-  void* result;                // of the first key and lane
+  float* scores;  // of the first key and lane, rows `ld` apart
+  void* result;   // likewise
   int ld;
 };
 
@@ -212,20 +241,7 @@ HWY_ATTR void run_keys(TileFrame& tile, const Step& step, const I* positions, co
   }
 }
 
-/// Scores of keys [begin, begin + keys), times their factors.
-HWY_ATTR float* scale_scores(const Step& step, int begin, int keys) {
-  float* scores = step.scores + static_cast<std::int64_t>(begin) * step.ld;
-  for (int k = 0; k < keys; ++k) {
-    float* row = scores + static_cast<std::int64_t>(k) * step.ld;
-    const float factor = step.score_factors[begin + k];
-    if (factor == 1.0F) continue;
-    GIRIH_LANE_LOOP
-    for (int i = 0; i < step.lanes; ++i) row[i] *= factor;
-  }
-  return scores;
-}
-
-/// Elements [lane, ...) of the values of an instruction.
+/// An instruction's values from one on.
 template <typename I>
 HWY_INLINE const void* from_element(const Instruction& instruction, const void* data, int element) {
   return static_cast<const std::byte*>(data) + element_bytes<I>(instruction) * static_cast<std::size_t>(element);
@@ -245,14 +261,24 @@ HWY_ATTR void run_pairs(TileFrame& tile, const Step& step, int begin, int keys, 
     } else if (instruction.uniform) {
       continue;
     } else if (instruction.op == Op::var) {
-      tile.places[i] = {scale_scores(step, begin, keys), step.ld, true};
+      tile.places[i] = {step.scores + static_cast<std::int64_t>(begin) * step.ld, step.ld, true};
     } else {
-      const bool is_last = i == last;
+      const bool caps = i == tile.soft_cap;
+      const int value = caps ? i + 2 : i;
+      const bool is_last = value == last;
       tile.extent = {keys, step.lanes, is_last ? step.ld : step.lanes};
       const std::size_t bytes = element_bytes<I>(instruction) * static_cast<std::size_t>(keys) * static_cast<std::size_t>(step.lanes);
       void* out = is_last ? result : take(tile, bytes);
-      execute<I>(tile, instruction, out);
-      tile.places[i] = {out, step.lanes, true};
+      if (caps) {
+        const int before = constant_factor(tile, i);
+        const int after = constant_factor(tile, value);
+        const Lanes<float> x = operand<float>(tile, instruction, instruction.args[0] == before ? 1 : 0);
+        tanh_lanes(x, tile.slots[before].number, tile.slots[after].number, static_cast<float*>(out), tile.extent);
+      } else {
+        execute<I>(tile, instruction, out);
+      }
+      tile.places[value] = {out, step.lanes, true};
+      i = value;
     }
   }
   if (tile.instructions[last].uniform || !tile.instructions[last].by_row) {
@@ -356,22 +382,21 @@ void begin_tile_hook(const Code& code, const ParamTable& params, const RowVars* 
     }
   }
   LaneRange ranges[kNumVars];
-  find_ranges(rows, num_rows, ranges);
+  find_ranges(tile, ranges);
   const IntegerLanes integers = integer_lanes(tile.instructions, tile.count, tile.slots, ranges);
   tile.narrow = integers.narrow;
   tile.reads_positions = integers.positions;
+  tile.soft_cap = find_soft_cap(tile);
   tile.narrow ? run_rows<std::int32_t>(tile) : run_rows<std::int64_t>(tile);
 }
 
-void evaluate_tile_logits(std::byte* tile, const std::int64_t* kv_pos, const float* score_factors, int num_keys, int first, int lanes,
-                          float* scores, int ld) {
-  float* at = scores + first;
-  run_tile(tile, {kv_pos, num_keys, first, lanes, at, score_factors, at, ld});
+void evaluate_tile_logits(std::byte* tile, const std::int64_t* kv_pos, int num_keys, int first, int lanes, float* scores, int ld) {
+  run_tile(tile, {kv_pos, num_keys, first, lanes, scores + first, scores + first, ld});
 }
 
 void evaluate_tile_mask(std::byte* tile, const std::int64_t* kv_pos, int num_keys, std::uint8_t* visible) {
   const int lanes = reinterpret_cast<const TileFrame*>(tile)->lanes;
-  run_tile(tile, {kv_pos, num_keys, 0, lanes, nullptr, nullptr, visible, lanes});
+  run_tile(tile, {kv_pos, num_keys, 0, lanes, nullptr, visible, lanes});
 }
 
 }  // namespace HWY_NAMESPACE

@@ -18,7 +18,7 @@ inline constexpr int kMaxLanes = 1024;  // keys of a tile or elements of a head 
 /// Bytes of scratch that evaluating any hook of `program` over up to `lanes` lanes needs (64-byte aligned memory).
 std::int64_t evaluate_scratch_bytes(const Program& program, int lanes);
 
-inline constexpr int kTileBatch = 1024;  // pairs of rows and keys at a time, which keeps intermediate values in the first-level cache
+inline constexpr int kTileBatch = 2048;  // pairs of rows and keys at a time, which keeps intermediate values in the first-level cache
 constexpr int tile_batch_keys(int lanes) { return lanes < kTileBatch ? kTileBatch / lanes : 1; }
 inline constexpr std::int64_t kTileFrameBytes = 8448;
 

@@ -96,7 +96,7 @@ HWY_ATTR void number_instruction(const Frame& frame, const Instruction& instruct
     case Op::abs: return unary<Abs>(frame, instruction, out);
     case Op::exp: return unary<Exp>(frame, instruction, out);
     case Op::log: return unary<Log>(frame, instruction, out);
-    case Op::tanh: return unary<Tanh>(frame, instruction, out);
+    case Op::tanh: return tanh_lanes(a(), 1.0F, 1.0F, out, frame.extent);
     case Op::sigmoid: return unary<Sigmoid>(frame, instruction, out);
     case Op::sqrt: return sqrt_lanes<false>(a(), out, frame.extent);
     case Op::rsqrt: return sqrt_lanes<true>(a(), out, frame.extent);

@@ -188,9 +188,6 @@ struct Exp {
 struct Log {
   static HWY_INLINE HWY_ATTR float f(float a) { return log_f32(a); }
 };
-struct Tanh {
-  static HWY_INLINE HWY_ATTR float f(float a) { return tanh_f32(a); }
-};
 struct Sigmoid {
   static HWY_INLINE HWY_ATTR float f(float a) { return sigmoid_f32(a); }
 };
@@ -308,6 +305,29 @@ HWY_ATTR void select_lanes(Lanes<std::uint8_t> condition, Lanes<T> a, Lanes<T> b
     } else {
       fill_lanes(*c != 0 ? *x : *y, out, e.lanes);
     }
+  }
+}
+
+/// after * tanh(before * a).
+HWY_ATTR inline void tanh_lanes(Lanes<float> a, float before, float after, float* out, Extent e) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  const hn::ScalableTag<float> d;
+  constexpr int kWidth = static_cast<int>(hn::MaxLanes(d));
+  if (!a.wide) e = {1, 1, 0};
+  if (e.step == e.lanes && runs_on(a, e)) e = flattened(e);
+  const float* x = a.values();
+  const auto scale_in = hn::Set(d, before);
+  const auto scale_out = hn::Set(d, after);
+  for (int k = 0; k < e.keys; ++k, x += a.step, out += e.step) {
+    int i = 0;
+    for (; i + kWidth <= e.lanes; i += kWidth) {
+      hn::StoreU(hn::Mul(scale_out, tanh_vector(d, hn::Mul(hn::LoadU(d, x + i), scale_in))), d, out + i);
+    }
+    if (i == e.lanes) continue;
+    float tail[kWidth] = {};
+    for (int j = 0; i + j < e.lanes; ++j) tail[j] = x[i + j];
+    hn::StoreU(hn::Mul(scale_out, tanh_vector(d, hn::Mul(hn::LoadU(d, tail), scale_in))), d, tail);
+    for (int j = 0; i + j < e.lanes; ++j) out[i + j] = tail[j];
   }
 }
 
