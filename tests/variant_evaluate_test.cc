@@ -353,9 +353,9 @@ TEST(VariantEvaluate, TilesMatchTheInterpreter) {
     if (repeat % 10 == 1) v.mask = kv_pos() < 40;
     if (repeat % 10 == 2) v.mask = q_pos() % 3 == 1;
     if (repeat % 10 == 3) v.logits = score();
-    if (repeat % 10 == 4) v.logits = variants::soft_cap(8.0F) + (repeat % 20 == 4 ? Expr(0.5F) : kv_pos());
+    if (repeat % 10 == 4) v.logits = variants::soft_cap(8.0F) * (repeat % 20 == 4 ? Expr(0.5F) : kv_pos() - q_pos());
     if (repeat % 10 == 5) v.logits = variants::soft_cap(8.0F);
-    if (repeat % 10 == 6) v.logits = tanh(score() * 0.25F) * 2.0F + (score() * 0.25F) * tanh(score() * 0.25F);
+    if (repeat % 10 == 6) v.logits = tanh(score() * 0.25F) * 2.0F * (score() * 0.25F);
     Program program;
     try {
       program = variant::compile(v);

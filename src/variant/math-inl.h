@@ -63,7 +63,9 @@ HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> tanh_vector(D d, hwy::HWY_NAMESPACE::Vec<D
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::RebindToSigned<D> di;
   const auto number = [d](float value) HWY_ATTR { return hn::Set(d, value); };
-  const auto a = hn::Min(number(10.0F), hn::Abs(x));  // tanh(10) rounds to 1; in this order NaN stays
+  const auto magnitude = hn::Abs(x);
+  const auto largest = number(10.0F);  // tanh(10) rounds to 1
+  const auto a = hn::IfThenElse(hn::Lt(largest, magnitude), largest, magnitude);  // NaN stays, which Min does not promise
   const auto log2_scale = number(2.88539008F);        // 2 / ln 2
   const auto magic = number(12582912.0F);             // adding 1.5 * 2^23 rounds to a whole number, which then stands in the low bits
   const auto shifted = hn::MulAdd(a, log2_scale, magic);
