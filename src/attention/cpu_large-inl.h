@@ -93,18 +93,35 @@ void product(const Product& p) {
   for (; column < p.columns; column += kLanes) product_panel<1, kAccumulate>(p, column);
 }
 
+/// Weights of kKeys keys from row `key` of S^T on, for a vector of rows, in place.
+template <bool kMasked, bool kUnits, int kKeys>
+HWY_INLINE void weights_of(const Tile& t, const Reach& reach, int key, int r, VF base, VF& sum) {
+  const std::int64_t at = static_cast<std::int64_t>(key) * t.ldr + r;
+  float* s = t.scores + at;
+  VF p[kKeys];
+  for (int i = 0; i < kKeys; ++i) {
+    const VF x = hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr);
+    p[i] = kUnits ? hn::MulSub(x, hn::Set(df, kLog2e), base) : hn::Sub(x, base);
+  }
+  exp2_each(p);
+  for (int i = 0; i < kKeys; ++i) {
+    if constexpr (kMasked) p[i] = hn::IfThenElseZero(load_byte_mask(reach.visible + at + static_cast<std::int64_t>(i) * t.ldr), p[i]);
+    sum = hn::Add(sum, p[i]);
+    hn::StoreU(p[i], df, s + static_cast<std::int64_t>(i) * t.ldr);
+  }
+}
+
 /// Softmax step of a vector of rows: their scores in S^T become weights. kUnits: the scores are logits in natural units, else in base 2.
 /// Masked or not, a row that sees every key gets the same bits.
 template <bool kMasked, bool kUnits>
 HWY_INLINE void softmax_rows(Tile& t, const Reach& reach, int r, float* m, float* l) {
   const int n = t.keys.n;
   const VF neg_inf = hn::Set(df, kNegInf);
-  const VF mult = hn::Set(df, kLog2e);
-  float* s = t.scores + r;
+  const float* s = t.scores + r;
   VF top = neg_inf;
   for (int i = 0; i < n; ++i) {
     VF x = hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr);
-    if constexpr (kUnits) x = hn::Mul(x, mult);
+    if constexpr (kUnits) x = hn::Mul(x, hn::Set(df, kLog2e));
     if constexpr (kMasked) x = hn::IfThenElse(load_byte_mask(reach.visible + static_cast<std::int64_t>(i) * t.ldr + r), x, neg_inf);
     top = hn::Max(top, x);
   }
@@ -113,14 +130,9 @@ HWY_INLINE void softmax_rows(Tile& t, const Reach& reach, int r, float* m, float
   const VF base = hn::IfThenElse(hn::Eq(new_m, neg_inf), hn::Zero(df), new_m);
   const VF corr = exp2(hn::Sub(old_m, base));
   VF sum = hn::Mul(hn::LoadU(df, l + r), corr);
-  for (int i = 0; i < n; ++i) {
-    VF x = hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr);
-    x = kUnits ? hn::MulSub(x, mult, base) : hn::Sub(x, base);
-    VF p = exp2(x);
-    if constexpr (kMasked) p = hn::IfThenElseZero(load_byte_mask(reach.visible + static_cast<std::int64_t>(i) * t.ldr + r), p);
-    sum = hn::Add(sum, p);
-    hn::StoreU(p, df, s + static_cast<std::int64_t>(i) * t.ldr);
-  }
+  int key = 0;
+  for (; key + 4 <= n; key += 4) weights_of<kMasked, kUnits, 4>(t, reach, key, r, base, sum);
+  for (; key < n; ++key) weights_of<kMasked, kUnits, 1>(t, reach, key, r, base, sum);
   hn::StoreU(sum, df, l + r);
   hn::StoreU(new_m, df, m + r);
   hn::StoreU(corr, df, t.corr + r);

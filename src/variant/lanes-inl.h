@@ -308,25 +308,33 @@ HWY_ATTR void select_lanes(Lanes<std::uint8_t> condition, Lanes<T> a, Lanes<T> b
   }
 }
 
-/// after * tanh(before * a).
-HWY_ATTR inline void tanh_lanes(Lanes<float> a, float before, float after, float* out, Extent e) {
+/// out[i] = after * tanh(before * x[i]) for kVectors vectors.
+template <int kVectors>
+HWY_INLINE HWY_ATTR void tanh_block(const float* x, float before, float after, float* out) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::ScalableTag<float> d;
   constexpr int kWidth = static_cast<int>(hn::MaxLanes(d));
+  hn::Vec<decltype(d)> v[kVectors];
+  for (int i = 0; i < kVectors; ++i) v[i] = hn::Mul(hn::LoadU(d, x + i * kWidth), hn::Set(d, before));
+  tanh_each(d, v);
+  for (int i = 0; i < kVectors; ++i) hn::StoreU(hn::Mul(hn::Set(d, after), v[i]), d, out + i * kWidth);
+}
+
+/// after * tanh(before * a).
+HWY_ATTR inline void tanh_lanes(Lanes<float> a, float before, float after, float* out, Extent e) {
+  namespace hn = hwy::HWY_NAMESPACE;
+  constexpr int kWidth = static_cast<int>(hn::MaxLanes(hn::ScalableTag<float>()));
   if (!a.wide) e = {1, 1, 0};
   if (e.step == e.lanes && runs_on(a, e)) e = flattened(e);
   const float* x = a.values();
-  const auto scale_in = hn::Set(d, before);
-  const auto scale_out = hn::Set(d, after);
   for (int k = 0; k < e.keys; ++k, x += a.step, out += e.step) {
     int i = 0;
-    for (; i + kWidth <= e.lanes; i += kWidth) {
-      hn::StoreU(hn::Mul(scale_out, tanh_vector(d, hn::Mul(hn::LoadU(d, x + i), scale_in))), d, out + i);
-    }
+    for (; i + 4 * kWidth <= e.lanes; i += 4 * kWidth) tanh_block<4>(x + i, before, after, out + i);
+    for (; i + kWidth <= e.lanes; i += kWidth) tanh_block<1>(x + i, before, after, out + i);
     if (i == e.lanes) continue;
     float tail[kWidth] = {};
     for (int j = 0; i + j < e.lanes; ++j) tail[j] = x[i + j];
-    hn::StoreU(hn::Mul(scale_out, tanh_vector(d, hn::Mul(hn::LoadU(d, tail), scale_in))), d, tail);
+    tanh_block<1>(tail, before, after, tail);
     for (int j = 0; i + j < e.lanes; ++j) out[i + j] = tail[j];
   }
 }

@@ -56,30 +56,48 @@ HWY_INLINE HWY_ATTR float exp_f32(float x) {
   return (1.0F + parts.expm1_r) * power_of_two(half) * power_of_two(parts.n - half);
 }
 
-/// (e^2a - 1) / (e^2a + 1), with e^2a = 2^n 2^f and e^2a - 1 = 2^n (2^f - 1) + (2^n - 1): no cancellation as a >= 0, so one formula serves
-/// all magnitudes. In vectors, which need half the instructions that a compiler makes of the plain form: soft caps are nothing but this.
-template <class D>
-HWY_INLINE hwy::HWY_NAMESPACE::Vec<D> tanh_vector(D d, hwy::HWY_NAMESPACE::Vec<D> x) {
+/// tanh of several vectors in place. (e^2a - 1) / (e^2a + 1), with e^2a = 2^n 2^f and e^2a - 1 = 2^n (2^f - 1) + (2^n - 1): no cancellation
+/// as a >= 0, so one formula serves all magnitudes. In vectors, which need half the instructions that a compiler makes of the plain form,
+/// and step by step together, so that a core finds work in several chains of dependent operations: soft caps are nothing but this.
+template <int kVectors, class D, class V = hwy::HWY_NAMESPACE::Vec<D>>
+HWY_INLINE void tanh_each(D d, V (&x)[kVectors]) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::RebindToSigned<D> di;
   const auto number = [d](float value) HWY_ATTR { return hn::Set(d, value); };
-  const auto magnitude = hn::Abs(x);
-  const auto largest = number(10.0F);  // tanh(10) rounds to 1
-  const auto a = hn::IfThenElse(hn::Lt(largest, magnitude), largest, magnitude);  // NaN stays, which Min does not promise
-  const auto log2_scale = number(2.88539008F);        // 2 / ln 2
-  const auto magic = number(12582912.0F);             // adding 1.5 * 2^23 rounds to a whole number, which then stands in the low bits
-  const auto shifted = hn::MulAdd(a, log2_scale, magic);
-  const auto f = hn::MulSub(a, log2_scale, hn::Sub(shifted, magic));
-  // (2^f - 1) / f, minimax on [-1/2, 1/2]: relative error below 1.1e-8.
-  // Summed in pairs: what bounds a loop of this is the length of the chain.
-  const auto f2 = hn::Mul(f, f);
-  const auto p01 = hn::MulAdd(number(0.240226492F), f, number(0.693147182F));
-  const auto p23 = hn::MulAdd(number(9.61823761e-3F), f, number(5.55035733e-2F));
-  const auto p45 = hn::MulAdd(number(1.54035122e-4F), f, number(1.33907353e-3F));
-  const auto p = hn::MulAdd(hn::MulAdd(p45, f2, p23), f2, p01);
-  const auto scale = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127))));
-  const auto expm1 = hn::MulAdd(p, hn::Mul(scale, f), hn::Sub(scale, number(1.0F)));
-  return hn::CopySign(hn::Div(expm1, hn::Add(expm1, number(2.0F))), x);
+  const V largest = number(10.0F);           // tanh(10) rounds to 1
+  const V log2_scale = number(2.88539008F);  // 2 / ln 2
+  const V magic = number(12582912.0F);       // adding 1.5 * 2^23 rounds to a whole number, which then stands in the low bits
+  V a[kVectors];
+  V scale[kVectors];  // 2^n
+  V f[kVectors];
+  V f2[kVectors];
+  V p[kVectors];
+  for (int i = 0; i < kVectors; ++i) {
+#if HWY_TARGET == HWY_EMU128
+    a[i] = hn::Abs(x[i]);
+    a[i] = hn::IfThenElse(hn::Lt(largest, a[i]), largest, a[i]);
+#else
+    a[i] = hn::Min(largest, hn::Abs(x[i]));  // in this order NaN stays
+#endif
+  }
+  for (int i = 0; i < kVectors; ++i) scale[i] = hn::MulAdd(a[i], log2_scale, magic);
+  for (int i = 0; i < kVectors; ++i) f[i] = hn::MulSub(a[i], log2_scale, hn::Sub(scale[i], magic));
+  for (int i = 0; i < kVectors; ++i) {
+    f2[i] = hn::Mul(f[i], f[i]);
+    scale[i] = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, scale[i]), hn::Set(di, 127))));
+  }
+  // (2^f - 1) / f, minimax on [-1/2, 1/2] with a relative error below 1.1e-8, summed in pairs, which makes the chain shorter.
+  for (int i = 0; i < kVectors; ++i) {
+    const V p23 = hn::MulAdd(number(9.61823761e-3F), f[i], number(5.55035733e-2F));
+    const V p45 = hn::MulAdd(number(1.54035122e-4F), f[i], number(1.33907353e-3F));
+    p[i] = hn::MulAdd(p45, f2[i], p23);
+  }
+  for (int i = 0; i < kVectors; ++i) {
+    const V p01 = hn::MulAdd(number(0.240226492F), f[i], number(0.693147182F));
+    p[i] = hn::MulAdd(p[i], f2[i], p01);
+  }
+  for (int i = 0; i < kVectors; ++i) p[i] = hn::MulAdd(p[i], hn::Mul(scale[i], f[i]), hn::Sub(scale[i], number(1.0F)));  // e^2a - 1
+  for (int i = 0; i < kVectors; ++i) x[i] = hn::CopySign(hn::Div(p[i], hn::Add(p[i], number(2.0F))), x[i]);
 }
 
 /// By e^-|x|, which cannot overflow: 1 / (1 + e) or e / (1 + e).
