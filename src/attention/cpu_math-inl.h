@@ -102,18 +102,18 @@ HWY_INLINE void exp2_each(VF (&x)[kVectors]) {
   for (int i = 0; i < kVectors; ++i) x[i] = at_least(hn::Set(df, -127.0F), x[i]);
   for (int i = 0; i < kVectors; ++i) shifted[i] = hn::Add(x[i], magic);
   for (int i = 0; i < kVectors; ++i) x[i] = hn::Sub(x[i], hn::Sub(shifted[i], magic));
-  // Coefficients ln2^k / k!, summed in pairs, which makes the chain shorter.
+  // 1 + f p(f), p minimax for (2^f - 1) / f on [-1/2, 1/2], summed in pairs, which makes the chain shorter.
   for (int i = 0; i < kVectors; ++i) f2[i] = hn::Mul(x[i], x[i]);
   for (int i = 0; i < kVectors; ++i) {
-    const VF p45 = hn::MulAdd(hn::Set(df, 1.333355814642844e-3F), x[i], hn::Set(df, 9.618129107628477e-3F));
-    p[i] = hn::MulAdd(hn::Set(df, 1.540353039338161e-4F), f2[i], p45);
+    const VF p45 = hn::MulAdd(hn::Set(df, 1.33907353e-3F), x[i], hn::Set(df, 9.61823761e-3F));
+    p[i] = hn::MulAdd(hn::Set(df, 1.54035122e-4F), f2[i], p45);
   }
   for (int i = 0; i < kVectors; ++i) {
-    const VF p23 = hn::MulAdd(hn::Set(df, 5.550410866482158e-2F), x[i], hn::Set(df, 2.402265069591007e-1F));
+    const VF p23 = hn::MulAdd(hn::Set(df, 5.55035733e-2F), x[i], hn::Set(df, 0.240226492F));
     p[i] = hn::MulAdd(p[i], f2[i], p23);
   }
   for (int i = 0; i < kVectors; ++i) {
-    const VF p01 = hn::MulAdd(hn::Set(df, 6.931471805599453e-1F), x[i], hn::Set(df, 1.0F));
+    const VF p01 = hn::MulAdd(hn::Set(df, 0.693147182F), x[i], hn::Set(df, 1.0F));
     p[i] = hn::MulAdd(p[i], f2[i], p01);
   }
   for (int i = 0; i < kVectors; ++i) {

@@ -24,7 +24,7 @@ HWY_INLINE void start(Frame& frame, const Code& code, const ParamTable& params, 
   frame.count = static_cast<int>(code.instructions.size());
   frame.params = &params;
   frame.free = scratch;
-  for (int i = 0; i < frame.count; ++i) frame.places[i] = {};
+  for (int i = 0; i < frame.count; ++i) frame.places[i].data = nullptr;
 }
 
 HWY_INLINE std::int64_t row_var(const RowVars& row, Var var) {

@@ -21,11 +21,12 @@ namespace girih::variant {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// Where the value of an instruction lies, for the instructions that read it. No data: in its slot.
+/// Where the value of an instruction lies, for the instructions that read it. No data: in its slot. Without initial values: a frame has
+/// many, and clears those that it uses.
 struct Place {
-  const void* data = nullptr;
-  int step = 0;
-  bool wide = false;
+  const void* data;
+  int step;
+  bool wide;
 };
 
 /// What an evaluation starts from, and where each instruction's value lies.
