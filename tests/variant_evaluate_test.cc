@@ -81,7 +81,7 @@ std::vector<Target> targets() {
 #endif
   using namespace variant::N_EMU128;
   result.push_back({"scalar", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, begin_tile_hook, evaluate_tile_logits,
-                      evaluate_tile_mask, N_EMU128::apply_function});
+                    evaluate_tile_mask, N_EMU128::apply_function});
   return result;
 }
 

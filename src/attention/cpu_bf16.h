@@ -10,8 +10,8 @@
 
 namespace girih::attention::bf16 {
 
-/// scores[key][0..columns) = (K[key] . Q) * factors[key] for `n` keys. k_at: rows of 2 * depth bf16, any alignment. q: pairs [depth, columns] with rows
-/// `ldr` apart, as those of scores; columns % 16 == 0.
+/// scores[key][0..columns) = (K[key] . Q) * factors[key] for `n` keys. k_at: rows of 2 * depth bf16, any alignment. q: pairs [depth,
+/// columns] with rows `ldr` apart, as those of scores; columns % 16 == 0.
 void large_scores(const std::byte* const* k_at, const float* factors, int n, const std::uint32_t* q, int ldr, int columns, int depth,
                   float* scores);
 

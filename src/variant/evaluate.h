@@ -1,5 +1,5 @@
-// CPU evaluation of hooks, a row of keys (or a head vector) or a tile of rows and keys at a time. evaluate.cc compiles them for every SIMD target and
-// variant/evaluate-inl.h declares them for the current one; this header holds what those and the kernels share.
+// CPU evaluation of hooks, a row of keys (or a head vector) or a tile of rows and keys at a time. evaluate.cc compiles them for every SIMD
+// target and variant/evaluate-inl.h declares them for the current one; this header holds what those and the kernels share.
 #pragma once
 
 #include <cstdint>

@@ -34,9 +34,9 @@ struct Frame {
   const Instruction* instructions;
   int count;
   const ParamTable* params;
-  Extent extent;                           // of the instruction at work
-  std::byte* free;                         // next unused scratch
-  Slot slots[Program::kMaxInstructions];   // values of those that are the same for every lane
+  Extent extent;                            // of the instruction at work
+  std::byte* free;                          // next unused scratch
+  Slot slots[Program::kMaxInstructions];    // values of those that are the same for every lane
   Place places[Program::kMaxInstructions];  // of the others
 };
 
