@@ -109,7 +109,8 @@ void reduce_item(Tile& t, const abi::WorkItem& item, float* m, float* l, float* 
     t.next = done;
     t.next.n = 0;
     if (begin + block < item.kv_end) locate_keys(t, begin + block, keys_from(begin + block), t.next);
-    const bool full = begin >= item.full_begin && begin + t.keys.n <= item.full_end;
+    // Without a mask a loaded plan may still mark keys as masked: there is nothing to evaluate.
+    const bool full = t.schedule->program.mask.empty() || (begin >= item.full_begin && begin + t.keys.n <= item.full_end);
     (item.tile_class == kSmall ? small_block : large_block)(t, !full, m, l, o);
   }
 }
