@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "variant/evaluate-inl.h"
+#include "variant/lanes-inl.h"
 #include "variant/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -13,11 +14,9 @@ namespace girih {
 namespace HWY_NAMESPACE {
 inline void apply_function(int function, const float* in, float* out, int n) {
   namespace v = variant::HWY_NAMESPACE;
+  if (function == 2) return v::tanh_lanes({in, 0, n, true}, 1.0F, 1.0F, out, {1, n, n});
   for (int i = 0; i < n; ++i) {
-    out[i] = function == 0   ? v::exp_f32(in[i])
-             : function == 1 ? v::log_f32(in[i])
-             : function == 2 ? v::tanh_f32(in[i])
-                             : v::sigmoid_f32(in[i]);
+    out[i] = function == 0 ? v::exp_f32(in[i]) : function == 1 ? v::log_f32(in[i]) : v::sigmoid_f32(in[i]);
   }
 }
 }  // namespace HWY_NAMESPACE
@@ -58,6 +57,9 @@ struct Target {
   decltype(&variant::N_EMU128::evaluate_mask) mask;
   decltype(&variant::N_EMU128::evaluate_transform) transform;
   decltype(&variant::N_EMU128::evaluate_sink) sink;
+  decltype(&variant::N_EMU128::begin_tile_hook) begin_tile;
+  decltype(&variant::N_EMU128::evaluate_tile_logits) tile_logits;
+  decltype(&variant::N_EMU128::evaluate_tile_mask) tile_mask;
   decltype(&N_EMU128::apply_function) function;
 };
 
@@ -67,23 +69,27 @@ std::vector<Target> targets() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
     using namespace variant::N_AVX3;
-    result.push_back({"avx3", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, N_AVX3::apply_function});
+    result.push_back({"avx3", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, begin_tile_hook, evaluate_tile_logits,
+                      evaluate_tile_mask, N_AVX3::apply_function});
   }
 #endif
 #if GIRIH_HAVE_AVX2
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     using namespace variant::N_AVX2;
-    result.push_back({"avx2", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, N_AVX2::apply_function});
+    result.push_back({"avx2", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, begin_tile_hook, evaluate_tile_logits,
+                      evaluate_tile_mask, N_AVX2::apply_function});
   }
 #endif
 #if GIRIH_HAVE_NEON
   {
     using namespace variant::N_NEON;
-    result.push_back({"neon", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, N_NEON::apply_function});
+    result.push_back({"neon", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, begin_tile_hook, evaluate_tile_logits,
+                      evaluate_tile_mask, N_NEON::apply_function});
   }
 #endif
   using namespace variant::N_EMU128;
-  result.push_back({"scalar", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, N_EMU128::apply_function});
+  result.push_back({"scalar", evaluate_logits, evaluate_mask, evaluate_transform, evaluate_sink, begin_tile_hook, evaluate_tile_logits,
+                    evaluate_tile_mask, N_EMU128::apply_function});
   return result;
 }
 
@@ -131,8 +137,8 @@ TEST(VariantMath, FunctionsAreAccurate) {
 }
 
 struct Scratch {
-  explicit Scratch(const Program& program, int lanes)
-      : bytes(static_cast<std::size_t>(variant::evaluate_scratch_bytes(program, lanes))), memory(bytes + 128, std::byte{0x5a}) {}
+  explicit Scratch(std::int64_t size) : bytes(static_cast<std::size_t>(size)), memory(bytes + 128, std::byte{0x5a}) {}
+  Scratch(const Program& program, int lanes) : Scratch(variant::evaluate_scratch_bytes(program, lanes)) {}
   std::byte* data() {
     auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     return memory.data() + (64 - address % 64) % 64;
@@ -143,25 +149,31 @@ struct Scratch {
   std::vector<std::byte> memory;
 };
 
+/// A random mask and logits hook.
+Variant sample_variant(std::mt19937& rng) {
+  test::RandomExpr make = pair_expressions(rng, true);
+  test::RandomExpr make_mask = pair_expressions(rng, false);
+  Variant v;
+  v.mask = make_mask.boolean(3);
+  Expr logits = make.exact(3);
+  switch (rng() % 8) {
+    case 0: logits = tanh(logits); break;
+    case 1: logits = exp(logits * 0.125F); break;
+    case 2: logits = log(abs(logits)); break;
+    case 3: logits = sigmoid(logits); break;
+    case 4: logits = sqrt(logits); break;
+    case 5: logits = rsqrt(logits); break;
+    default: break;
+  }
+  v.logits = logits;
+  return v;
+}
+
 TEST(VariantEvaluate, MasksAndLogitsMatchTheInterpreter) {
   std::mt19937 rng(11);
   int compiled = 0;
   for (int repeat = 0; repeat < 1500; ++repeat) {
-    test::RandomExpr make = pair_expressions(rng, true);
-    test::RandomExpr make_mask = pair_expressions(rng, false);
-    Variant v;
-    v.mask = make_mask.boolean(3);
-    Expr logits = make.exact(3);
-    switch (rng() % 8) {
-      case 0: logits = tanh(logits); break;
-      case 1: logits = exp(logits * 0.125F); break;
-      case 2: logits = log(abs(logits)); break;
-      case 3: logits = sigmoid(logits); break;
-      case 4: logits = sqrt(logits); break;
-      case 5: logits = rsqrt(logits); break;
-      default: break;
-    }
-    v.logits = logits;
+    const Variant v = sample_variant(rng);
     Program program;
     try {
       program = variant::compile(v);
@@ -199,6 +211,118 @@ TEST(VariantEvaluate, MasksAndLogitsMatchTheInterpreter) {
     }
   }
   EXPECT_GT(compiled, 1000);
+}
+
+/// Rows of one tile: they follow each other, several heads of a token beside each other, and may go over to the next request.
+std::vector<RowVars> sample_tile_rows(std::mt19937& rng, int count) {
+  const int heads = 1 + static_cast<int>(rng() % 3);
+  RowVars row = sample_row(rng);
+  row.kv_head = 1;
+  std::vector<RowVars> rows;
+  for (int i = 0; i < count; ++i) {
+    row.q_head = heads + static_cast<int>(rng() % 3);
+    if (i % heads == 0) {
+      ++row.q_pos, ++row.q_idx, ++row.q_row;
+      if (rng() % 20 == 0) {
+        row.q_pos = static_cast<std::int64_t>(rng() % 100), row.q_idx = 0;
+        row.q_len = 3, row.kv_len = 40;
+        ++row.request;
+      }
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+/// One tile through `target` in steps of keys: logits of a part of the lanes, and masks. `steps`: where each begins, and the end.
+struct TileResult {
+  std::vector<float> logits;
+  std::vector<std::uint8_t> visible;
+};
+TileResult run_tile(const Target& target, const Program& program, const ParamTable& table, const std::vector<RowVars>& rows,
+                    const Lanes& keys, int first, int width, const std::vector<int>& steps) {
+  const int lanes = (static_cast<int>(rows.size()) + 15) / 16 * 16;
+  const auto all = static_cast<std::size_t>(lanes) * keys.kv_pos.size();
+  TileResult result{keys.score, std::vector<std::uint8_t>(all + 1, 77)};
+  result.logits.push_back(777.0F);
+  int longest = 0;
+  for (std::size_t s = 0; s + 1 < steps.size(); ++s) longest = std::max(longest, steps[s + 1] - steps[s]);
+  Scratch logits(variant::evaluate_tile_bytes(program.logits, lanes, longest));
+  Scratch mask(variant::evaluate_tile_bytes(program.mask, lanes, longest));
+  target.begin_tile(program.logits, table, rows.data(), static_cast<int>(rows.size()), lanes, logits.data());
+  target.begin_tile(program.mask, table, rows.data(), static_cast<int>(rows.size()), lanes, mask.data());
+  for (std::size_t s = 0; s + 1 < steps.size(); ++s) {
+    const int begin = steps[s];
+    const int n = steps[s + 1] - begin;
+    const std::int64_t* kv_pos = keys.kv_pos.data() + begin;
+    target.tile_logits(logits.data(), kv_pos, n, first, width, result.logits.data() + begin * lanes, lanes);
+    target.tile_mask(mask.data(), kv_pos, n, result.visible.data() + begin * lanes);
+  }
+  EXPECT_TRUE(logits.intact() && mask.intact());
+  EXPECT_EQ(result.logits.back(), 777.0F);
+  EXPECT_EQ(result.visible.back(), 77);
+  return result;
+}
+
+TEST(VariantEvaluate, TilesMatchTheInterpreter) {
+  std::mt19937 rng(14);
+  int compiled = 0;
+  for (int repeat = 0; repeat < 400; ++repeat) {
+    Variant v = sample_variant(rng);
+    if (repeat % 10 == 0) v.logits = test::RandomExpr(pair_expressions(rng, false)).exact(2);
+    if (repeat % 10 == 1) v.mask = kv_pos() < 40;
+    if (repeat % 10 == 2) v.mask = q_pos() % 3 == 1;
+    if (repeat % 10 == 3) v.logits = score();
+    if (repeat % 10 == 4) v.logits = variants::soft_cap(8.0F) * (repeat % 20 == 4 ? Expr(0.5F) : kv_pos() - q_pos());
+    if (repeat % 10 == 5) v.logits = variants::soft_cap(8.0F);
+    if (repeat % 10 == 6) v.logits = tanh(score() * 0.25F) * 2.0F * (score() * 0.25F);
+    Program program;
+    try {
+      program = variant::compile(v);
+    } catch (const Error&) {
+      continue;  // constants that overflow when folded
+    }
+    ++compiled;
+    const TestParams params = sample_params(rng);
+    ParamTable table{};
+    test::fill_table(program, params, table);
+    const int num_rows = 1 + static_cast<int>(rng() % 70);
+    const int lanes = (num_rows + 15) / 16 * 16;
+    const std::vector<RowVars> rows = sample_tile_rows(rng, num_rows);
+    const int num_keys = 1 + static_cast<int>(rng() % 100);
+    Lanes keys = sample_lanes(rng, num_keys);
+    if (rng() % 4 == 0) {  // the second step leaves 32 bits
+      for (int i = num_keys / 2; i < num_keys; ++i) keys.kv_pos[static_cast<std::size_t>(i)] += std::int64_t{1} << 36;
+    }
+    keys.score = sample_lanes(rng, num_keys * lanes).score;
+    const int first = static_cast<int>(rng() % static_cast<unsigned>(lanes / 16)) * 16;
+    const int width = 16 + static_cast<int>(rng() % static_cast<unsigned>((lanes - first) / 16)) * 16;
+    for (const Target& target : targets()) {
+      const TileResult got = run_tile(target, program, table, rows, keys, first, width, {0, num_keys / 2, num_keys});
+      for (int k = 0; k < num_keys; ++k) {
+        for (int r = 0; r < lanes; ++r) {
+          const auto at = static_cast<std::size_t>(k * lanes + r);
+          if (r < first || r >= first + width) {
+            ASSERT_EQ(got.logits[at], keys.score[at]) << "outside the lanes asked for";
+          }
+          if (r >= num_rows) continue;
+          Point point = point_of(rows[static_cast<std::size_t>(r)]);
+          point.kv_pos = keys.kv_pos[static_cast<std::size_t>(k)];
+          point.score = keys.score[at];
+          const Interpreter interpreter(params, point);
+          ASSERT_EQ(got.visible[at], interpreter(v.mask).integer)
+              << target.name << " row " << r << " of " << num_rows << " key " << k << "\n"
+              << program.key_text;
+          if (r < first || r >= first + width) continue;
+          const float expected = interpreter(v.logits).number;
+          ASSERT_TRUE(close(got.logits[at], expected, 2e-6F)) << target.name << " row " << r << " of " << num_rows << " key " << k << ": "
+                                                              << got.logits[at] << " instead of " << expected << "\n"
+                                                              << program.key_text;
+        }
+      }
+    }
+  }
+  EXPECT_GT(compiled, 250);
 }
 
 TEST(VariantEvaluate, TransformsAndSinks) {

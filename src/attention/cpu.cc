@@ -37,15 +37,20 @@ ScratchOffsets cpu_scratch(const ScheduleState& s) {
   o.chunk_o = place(s.spec.batch_invariant ? rows * shape.ldv * 4 : 0);
   o.state = place(4 * rows * 4);  // m, l, and a chunk's m, l
   o.scores = place(rows * keys * 4);
-  o.probs = place(rows * keys * 4);  // row-major copy for the hooks (large tiles); weights as bf16
+  o.probs = place(s.bf16_dot ? rows * keys * 2 : 0);
   o.k = place(keys * shape.ldk * 4);
   o.v = place(keys * shape.ldv * 4);
   o.v_pairs = place(s.bf16_dot ? keys / 2 * shape.ldv * 4 : 0);
   o.corr = place((rows + keys) * 4);
   o.key_info = place(2 * keys * kKeyInfoBytes);  // the block at work and the next one
-  o.row_info = place(rows * static_cast<std::int64_t>(sizeof(variant::RowVars) + 8));
-  o.visible = place(rows * keys);
-  o.eval = place(variant::evaluate_scratch_bytes(s.program, std::max({shape.kv_block, shape.max_rows, shape.ldk, shape.ldv})) +
+  o.row_info = place(rows * static_cast<std::int64_t>(2 * sizeof(variant::RowVars) + 8));
+  const bool masked = !s.program.mask.empty();
+  o.visible = place(masked ? rows * keys + 8 : 0);  // rows are written eight at a time
+  o.token_visible = place(masked && s.group > 1 ? rows * keys : 0);
+  o.sees_all = place(masked ? rows / 16 : 0);
+  o.mask_tile = place(variant::evaluate_tile_bytes(s.program.mask, shape.max_rows, shape.kv_block));
+  o.logits_tile = place(variant::evaluate_tile_bytes(s.program.logits, shape.max_rows, shape.kv_block));
+  o.eval = place(variant::evaluate_scratch_bytes(s.program, std::max({shape.kv_block, shape.ldk, shape.ldv})) +
                  4 * static_cast<std::int64_t>(2 * shape.ldk + std::max(shape.ldk, shape.ldv)));  // and cos, sin, one row
   o.total = at;
   return o;

@@ -28,7 +28,8 @@ struct CpuRun {
 
 /// Byte offsets into a worker's scratch. One layout for both tile classes.
 struct ScratchOffsets {
-  std::int64_t q, o, chunk_o, state, scores, probs, k, v, v_pairs, corr, key_info, row_info, visible, eval, total;
+  std::int64_t q, o, chunk_o, state, scores, probs, k, v, v_pairs, corr, key_info, row_info;
+  std::int64_t visible, token_visible, sees_all, mask_tile, logits_tile, eval, total;
 };
 
 inline constexpr std::int64_t kKeyInfoBytes = 8 * 8;  // page, slot, two addresses, two positions, two scales (padded) of one key

@@ -19,7 +19,7 @@ namespace {
 constexpr int kSmallKeys = 64;  // keys a step of the small tiles
 
 template <int kRows, int kColumns>
-HWY_INLINE void score_block(const std::byte* const* k_at, const std::uint32_t* q, int ldr, int depth, float* scores) {
+HWY_INLINE void score_block(const std::byte* const* k_at, const float* factors, const std::uint32_t* q, int ldr, int depth, float* scores) {
   __m512 sum[kRows][kColumns];
   for (int r = 0; r < kRows; ++r) {
     for (int j = 0; j < kColumns; ++j) sum[r][j] = _mm512_setzero_ps();
@@ -33,21 +33,25 @@ HWY_INLINE void score_block(const std::byte* const* k_at, const std::uint32_t* q
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < kColumns; ++j) _mm512_storeu_ps(scores + static_cast<std::int64_t>(r) * ldr + 16 * j, sum[r][j]);
+    const __m512 factor = _mm512_set1_ps(factors[r]);
+    for (int j = 0; j < kColumns; ++j) {
+      _mm512_storeu_ps(scores + static_cast<std::int64_t>(r) * ldr + 16 * j, _mm512_mul_ps(sum[r][j], factor));
+    }
   }
 }
 
 template <int kColumns>
-HWY_INLINE void score_panel(const std::byte* const* k_at, int n, const std::uint32_t* q, int ldr, int depth, float* scores) {
-  int key = 0;
-  for (; key + 6 <= n; key += 6) score_block<6, kColumns>(k_at + key, q, ldr, depth, scores + static_cast<std::int64_t>(key) * ldr);
-  float* rest = scores + static_cast<std::int64_t>(key) * ldr;
-  switch (n - key) {
-    case 5: score_block<5, kColumns>(k_at + key, q, ldr, depth, rest); break;
-    case 4: score_block<4, kColumns>(k_at + key, q, ldr, depth, rest); break;
-    case 3: score_block<3, kColumns>(k_at + key, q, ldr, depth, rest); break;
-    case 2: score_block<2, kColumns>(k_at + key, q, ldr, depth, rest); break;
-    case 1: score_block<1, kColumns>(k_at + key, q, ldr, depth, rest); break;
+HWY_INLINE void score_panel(const std::byte* const* k_at, const float* factors, int n, const std::uint32_t* q, int ldr, int depth,
+                            float* scores) {
+  for (; n >= 6; n -= 6, k_at += 6, factors += 6, scores += 6 * static_cast<std::int64_t>(ldr)) {
+    score_block<6, kColumns>(k_at, factors, q, ldr, depth, scores);
+  }
+  switch (n) {
+    case 5: score_block<5, kColumns>(k_at, factors, q, ldr, depth, scores); break;
+    case 4: score_block<4, kColumns>(k_at, factors, q, ldr, depth, scores); break;
+    case 3: score_block<3, kColumns>(k_at, factors, q, ldr, depth, scores); break;
+    case 2: score_block<2, kColumns>(k_at, factors, q, ldr, depth, scores); break;
+    case 1: score_block<1, kColumns>(k_at, factors, q, ldr, depth, scores); break;
     default: break;
   }
 }
@@ -278,18 +282,34 @@ HWY_INLINE int whole_output_steps(const SmallHeads& heads, const std::uint16_t* 
 
 }  // namespace
 
-void large_scores(const std::byte* const* k_at, int n, const std::uint32_t* q, int ldr, int depth, float* scores) {
-  int column = 0;
-  for (; column + 64 <= ldr; column += 64) score_panel<4>(k_at, n, q + column, ldr, depth, scores + column);
-  for (; column + 32 <= ldr; column += 32) score_panel<2>(k_at, n, q + column, ldr, depth, scores + column);
-  for (; column < ldr; column += 16) score_panel<1>(k_at, n, q + column, ldr, depth, scores + column);
+/// The widest panel (in vectors) to take of what is left: one vector alone has too few sums in flight to hide their latency.
+HWY_INLINE int panel_of(int vectors) { return vectors == 5 ? 3 : vectors < 4 ? vectors : 4; }
+
+void large_scores(const std::byte* const* k_at, const float* factors, int n, const std::uint32_t* q, int ldr, int columns, int depth,
+                  float* scores) {
+  for (int column = 0; column < columns;) {
+    const int panel = panel_of((columns - column) / 16);
+    switch (panel) {
+      case 4: score_panel<4>(k_at, factors, n, q + column, ldr, depth, scores + column); break;
+      case 3: score_panel<3>(k_at, factors, n, q + column, ldr, depth, scores + column); break;
+      case 2: score_panel<2>(k_at, factors, n, q + column, ldr, depth, scores + column); break;
+      default: score_panel<1>(k_at, factors, n, q + column, ldr, depth, scores + column); break;
+    }
+    column += 16 * panel;
+  }
 }
 
 void large_outputs(const std::uint32_t* p, int ldr, const std::uint32_t* v, int ldv, int rows, int depth, const float* corr, float* o) {
-  int column = 0;
-  for (; column + 64 <= ldv; column += 64) output_panel<4>(p, ldr, v + column, ldv, rows, depth, corr, o + column);
-  for (; column + 32 <= ldv; column += 32) output_panel<2>(p, ldr, v + column, ldv, rows, depth, corr, o + column);
-  for (; column < ldv; column += 16) output_panel<1>(p, ldr, v + column, ldv, rows, depth, corr, o + column);
+  for (int column = 0; column < ldv;) {
+    const int panel = panel_of((ldv - column) / 16);
+    switch (panel) {
+      case 4: output_panel<4>(p, ldr, v + column, ldv, rows, depth, corr, o + column); break;
+      case 3: output_panel<3>(p, ldr, v + column, ldv, rows, depth, corr, o + column); break;
+      case 2: output_panel<2>(p, ldr, v + column, ldv, rows, depth, corr, o + column); break;
+      default: output_panel<1>(p, ldr, v + column, ldv, rows, depth, corr, o + column); break;
+    }
+    column += 16 * panel;
+  }
 }
 
 void narrow(const float* from, int n, std::uint16_t* to) {
@@ -298,12 +318,12 @@ void narrow(const float* from, int n, std::uint16_t* to) {
   }
 }
 
-void pack_weights(const float* weights, int n, int ldr, std::uint32_t* pairs) {
+void pack_weights(const float* weights, int n, int ldr, int columns, std::uint32_t* pairs) {
   for (int key = 0; key < n; key += 2) {
     const float* even = weights + static_cast<std::int64_t>(key) * ldr;
     const float* odd = even + ldr;
     std::uint32_t* out = pairs + static_cast<std::int64_t>(key / 2) * ldr;
-    for (int r = 0; r < ldr; r += 16) {
+    for (int r = 0; r < columns; r += 16) {
       const __m512i low = _mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(even + r)));
       __m512i high = _mm512_setzero_si512();
       if (key + 1 < n)
@@ -367,8 +387,8 @@ HWY_POP_ATTRIBUTES
 namespace girih::attention::bf16 {
 
 [[noreturn]] static void absent() { bug("the AVX512-BF16 kernels were called on another architecture"); }
-void large_scores(const std::byte* const*, int, const std::uint32_t*, int, int, float*) { absent(); }
-void pack_weights(const float*, int, int, std::uint32_t*) { absent(); }
+void large_scores(const std::byte* const*, const float*, int, const std::uint32_t*, int, int, int, float*) { absent(); }
+void pack_weights(const float*, int, int, int, std::uint32_t*) { absent(); }
 void pack_values(const std::byte* const*, int, int, int, std::uint32_t*) { absent(); }
 void large_outputs(const std::uint32_t*, int, const std::uint32_t*, int, int, int, const float*, float*) { absent(); }
 void narrow(const float*, int, std::uint16_t*) { absent(); }

@@ -11,11 +11,13 @@
 
 namespace girih::attention::bf16 {
 
-/// scores[key][0..ldr) = K[key] . Q for `n` keys. k_at: rows of 2 * depth bf16, any alignment. q: pairs [depth, ldr], ldr % 16 == 0.
-void large_scores(const std::byte* const* k_at, int n, const std::uint32_t* q, int ldr, int depth, float* scores);
+/// scores[key][0..columns) = (K[key] . Q) * factors[key] for `n` keys. k_at: rows of 2 * depth bf16, any alignment. q: pairs [depth,
+/// columns] with rows `ldr` apart, as those of scores; columns % 16 == 0.
+void large_scores(const std::byte* const* k_at, const float* factors, int n, const std::uint32_t* q, int ldr, int columns, int depth,
+                  float* scores);
 
-/// Weights f32 [n, ldr] as pairs [ceil(n / 2), ldr]; a missing last key weighs 0.
-void pack_weights(const float* weights, int n, int ldr, std::uint32_t* pairs);
+/// Weights f32 [n, columns] as pairs [ceil(n / 2), columns], rows of both `ldr` apart; a missing last key weighs 0.
+void pack_weights(const float* weights, int n, int ldr, int columns, std::uint32_t* pairs);
 
 /// V rows of `dim` bf16 (n >= 1) as pairs [ceil(n / 2), ldv], zero past dim; a missing last row is 0.
 void pack_values(const std::byte* const* v_at, int n, int dim, int ldv, std::uint32_t* pairs);

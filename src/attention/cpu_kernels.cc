@@ -54,6 +54,7 @@ int begin_tile(Tile& t, const abi::WorkItem* item, int num_heads) {
   t.data = t.run->segments.data() + item->segment;
   t.segment = plan.segments.data() + item->segment;
   t.kv_head = item->kv_head;
+  t.mask_begun = t.logits_begun = false;
   bind_sources(t, small);
   if (!t.k_source.direct || !t.v_source.direct || !rows_adjoin(t.k_source) || !rows_adjoin(t.v_source)) num_heads = 1;
   t.num_heads = num_heads;
@@ -82,14 +83,18 @@ void reduce_item(Tile& t, const abi::WorkItem& item, float* m, float* l, float* 
     const std::int64_t left = item.kv_end - begin;
     return static_cast<int>(left < block ? left : block);
   };
-  if (item.kv_begin < item.kv_end) locate_keys(t, item.kv_begin, keys_from(item.kv_begin), t.next);
+  if (item.kv_begin < item.kv_end) {
+    locate_keys(t, item.kv_begin, keys_from(item.kv_begin), t.next);
+    if (item.tile_class == kLarge) large_prefetch_first(t);
+  }
   for (std::int64_t begin = item.kv_begin; begin < item.kv_end; begin += block) {
     const KeyBlock done = t.keys;
     t.keys = t.next;
     t.next = done;
     t.next.n = 0;
     if (begin + block < item.kv_end) locate_keys(t, begin + block, keys_from(begin + block), t.next);
-    const bool full = begin >= item.full_begin && begin + t.keys.n <= item.full_end;
+    // Without a mask a loaded plan may still mark keys as masked: there is nothing to evaluate.
+    const bool full = t.schedule->program.mask.empty() || (begin >= item.full_begin && begin + t.keys.n <= item.full_end);
     (item.tile_class == kSmall ? small_block : large_block)(t, !full, m, l, o);
   }
 }
@@ -117,10 +122,17 @@ void fold_chunk(Tile& t, const abi::WorkItem& item) {
 }
 
 void end_tile(Tile& t, const abi::WorkItem* item) {
+  constexpr int kAhead = 12;  // rows whose lines are asked for before they are written
+  const int row_bytes = t.shape.dvo * bits(t.run->o.dtype) / 8;
+  const int rows = t.num_heads * t.num_rows;
   for (int h = 0; h < t.num_heads; ++h) {
     const bool scaled = (item[h].flags & abi::WorkItem::kChunk) != 0;
     for (int r = 0; r < t.num_rows; ++r) {
       const int i = h * t.num_rows + r;
+      if (i + kAhead < rows && item[h].part_row < 0) {
+        const std::byte* out = t.run->o.at(t.rows[i + kAhead].q_row, t.rows[i + kAhead].q_head);
+        for (int b = 0; b < row_bytes; b += 64) __builtin_prefetch(out + b, 1, 2);
+      }
       float* o = t.o + static_cast<std::int64_t>(i) * t.shape.ldv;
       if (t.bytes) bf16::restore_output(o, t.shape.dvo);
       if (!scaled && t.head_value_factor[h] != 1.0F) scale_output_row(t.head_value_factor[h], t.shape.ldv, o);

@@ -10,6 +10,7 @@
 #endif
 
 #include "attention/cpu_state-inl.h"
+#include "attention/cpu_visible-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace girih::attention {
@@ -92,30 +93,189 @@ void product(const Product& p) {
   for (; column < p.columns; column += kLanes) product_panel<1, kAccumulate>(p, column);
 }
 
-/// What a score of key i is multiplied by: 1 where Q and K were scaled before the product.
+/// Weights of kKeys keys from row `key` of S^T on, for a vector of rows, in place.
+template <bool kMasked, bool kUnits, int kKeys>
+HWY_INLINE void weights_of(const Tile& t, const Reach& reach, int key, int r, VF base, VF& sum) {
+  const std::int64_t at = static_cast<std::int64_t>(key) * t.ldr + r;
+  float* s = t.scores + at;
+  VF p[kKeys];
+  for (int i = 0; i < kKeys; ++i) {
+    const VF x = hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr);
+    p[i] = kUnits ? hn::MulSub(x, hn::Set(df, kLog2e), base) : hn::Sub(x, base);
+  }
+  exp2_each(p);
+  for (int i = 0; i < kKeys; ++i) {
+    if constexpr (kMasked) p[i] = hn::IfThenElseZero(load_byte_mask(reach.visible + at + static_cast<std::int64_t>(i) * t.ldr), p[i]);
+    sum = hn::Add(sum, p[i]);
+    hn::StoreU(p[i], df, s + static_cast<std::int64_t>(i) * t.ldr);
+  }
+}
+
+/// Softmax step of a vector of rows: their scores in S^T become weights. kUnits: the scores are logits in natural units, else in base 2.
+/// Masked or not, a row that sees every key gets the same bits.
+template <bool kMasked, bool kUnits>
+HWY_INLINE void softmax_rows(Tile& t, const Reach& reach, int r, float* m, float* l) {
+  const int n = t.keys.n;
+  const VF neg_inf = hn::Set(df, kNegInf);
+  const float* s = t.scores + r;
+  VF top = neg_inf;
+  for (int i = 0; i < n; ++i) {
+    VF x = hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr);
+    if constexpr (kUnits) x = hn::Mul(x, hn::Set(df, kLog2e));
+    if constexpr (kMasked) x = hn::IfThenElse(load_byte_mask(reach.visible + static_cast<std::int64_t>(i) * t.ldr + r), x, neg_inf);
+    top = hn::Max(top, x);
+  }
+  const VF old_m = hn::LoadU(df, m + r);
+  const VF new_m = hn::IfThenElse(hn::Gt(top, old_m), top, old_m);
+  const VF base = hn::IfThenElse(hn::Eq(new_m, neg_inf), hn::Zero(df), new_m);
+  const VF corr = exp2(hn::Sub(old_m, base));
+  VF sum = hn::Mul(hn::LoadU(df, l + r), corr);
+  int key = 0;
+  for (; key + 4 <= n; key += 4) weights_of<kMasked, kUnits, 4>(t, reach, key, r, base, sum);
+  for (; key < n; ++key) weights_of<kMasked, kUnits, 1>(t, reach, key, r, base, sum);
+  hn::StoreU(sum, df, l + r);
+  hn::StoreU(new_m, df, m + r);
+  hn::StoreU(corr, df, t.corr + r);
+}
+
+/// Softmax step over the block, a vector of rows at a time: S^T becomes P^T, m, l and corr are updated.
+template <bool kUnits>
+void large_softmax(Tile& t, const Reach& reach, float* m, float* l) {
+  for (int r = reach.row_begin; r < reach.row_end; r += kLanes) {
+    if (reach.visible != nullptr && t.sees_all[r / kReachRows] == 0) {
+      softmax_rows<true, kUnits>(t, reach, r, m, l);
+    } else {
+      softmax_rows<false, kUnits>(t, reach, r, m, l);
+    }
+  }
+}
+
+/// Attention without softmax: hidden weights become 0, nothing is rescaled.
+void large_plain(Tile& t, const Reach& reach) {
+  for (int r = reach.row_begin; r < reach.row_end; r += kLanes) {
+    hn::StoreU(hn::Set(df, 1.0F), df, t.corr + r);
+    if (reach.visible == nullptr || t.sees_all[r / kReachRows] != 0) continue;
+    for (int i = 0; i < t.keys.n; ++i) {
+      float* s = t.scores + static_cast<std::int64_t>(i) * t.ldr + r;
+      hn::StoreU(hn::IfThenElseZero(load_byte_mask(reach.visible + static_cast<std::int64_t>(i) * t.ldr + r), hn::LoadU(df, s)), df, s);
+    }
+  }
+}
+
+/// What a score of key i is multiplied by where Q and K were not scaled before the product.
 HWY_INLINE float key_factor(const Tile& t, int i) {
   const bool by_key = !t.k_source.scale_rows && t.schedule->spec.k_scale == ScaleGranularity::token_head;
   return by_key ? t.score_factor * t.keys.k_scale[i] : t.score_factor;
 }
 
-/// Masks of the block as bytes [n, ldr] in the scores' layout. Rows of one token share theirs unless the mask reads the head.
-void large_masks(Tile& t, int n) {
-  const variant::Program& program = t.schedule->program;
-  const bool by_head = program.mask.uses(variant::Var::q_head);
-  alignas(64) std::uint8_t row_mask[variant::kMaxLanes];
-  for (int r = 0; r < t.num_rows; ++r) {
-    if (r == 0 || by_head || t.rows[r].q_row != t.rows[r - 1].q_row) {
-      hv::evaluate_mask(program, t.run->params, t.rows[r], t.keys.pos, n, row_mask, t.eval);
-    }
-    std::uint8_t* out = t.visible + r;
-    for (int i = 0; i < n; ++i) out[static_cast<std::int64_t>(i) * t.ldr] = row_mask[i];
-  }
-  for (int i = 0; i < n; ++i) {
-    for (int r = t.num_rows; r < t.ldr; ++r) t.visible[static_cast<std::int64_t>(i) * t.ldr + r] = 0;
-  }
+void large_scores_f32(Tile& t, const Reach& reach) {
+  stage_k(t);
+  product<false>({.a = t.k,
+                  .a_row = t.shape.ldk,
+                  .a_k = 1,
+                  .b = t.q + reach.row_begin,
+                  .ldb = t.ldr,
+                  .c = t.scores + reach.row_begin,
+                  .ldc = t.ldr,
+                  .c_scale = nullptr,
+                  .rows = t.keys.n,
+                  .columns = reach.row_end - reach.row_begin,
+                  .depth = t.shape.dqk});
 }
 
-/// Four vectors as 4 x 4 blocks (of 128 bits each), transposed. Its own inverse.
+void large_outputs_f32(Tile& t, const Reach& reach, float* o) {
+  if (!t.v_in_k) stage_v(t);
+  product<true>({.a = t.scores + reach.row_begin,
+                 .a_row = 1,
+                 .a_k = t.ldr,
+                 .b = t.v_in_k ? t.k : t.v,
+                 .ldb = t.v_in_k ? t.shape.ldk : t.shape.ldv,
+                 .c = o + static_cast<std::int64_t>(reach.row_begin) * t.shape.ldv,
+                 .ldc = t.shape.ldv,
+                 .c_scale = t.corr + reach.row_begin,
+                 .rows = min_int(reach.row_end, t.num_rows) - reach.row_begin,
+                 .columns = t.shape.ldv,
+                 .depth = t.keys.n});
+}
+
+void large_scores_bf16(Tile& t, const Reach& reach) {
+  if (t.k_source.direct) {
+    for (int i = 0; i < t.next.n; ++i) prefetch_row(t.next.k_at[i], t.k_source.dim * 2);
+  } else {
+    stage_bf16(t, t.k_source, t.keys.k_at, t.next.k_at, t.k, t.shape.ldk);
+  }
+  for (int i = 0; i < t.keys.n; ++i) t.key_factors[i] = key_factor(t, i);
+  bf16::large_scores(t.keys.k_at, t.key_factors, t.keys.n, reinterpret_cast<const std::uint32_t*>(t.q) + reach.row_begin, t.ldr,
+                     reach.row_end - reach.row_begin, (t.shape.dqk + 1) / 2, t.scores + reach.row_begin);
+}
+
+void large_outputs_bf16(Tile& t, const Reach& reach, float* o) {
+  const int n = t.keys.n;
+  const int first = reach.row_begin;
+  const int columns = reach.row_end - first;
+  if (t.v_in_k) {
+    for (int i = 0; i < n; ++i) t.keys.v_at[i] = t.keys.k_at[i];
+  } else if (!t.v_source.direct) {
+    stage_bf16(t, t.v_source, t.keys.v_at, t.next.v_at, t.v, t.shape.ldv);
+  } else {
+    for (int i = 0; i < t.next.n; ++i) prefetch_row(t.next.v_at[i], t.v_source.dim * 2);
+  }
+  if (!t.v_source.scale_rows && t.schedule->spec.v_scale == ScaleGranularity::token_head) {
+    for (int i = 0; i < n; ++i) scale_row(t.keys.v_scale[i], columns, t.scores + static_cast<std::int64_t>(i) * t.ldr + first);
+  }
+  std::uint32_t* weights = reinterpret_cast<std::uint32_t*>(t.probs) + first;
+  bf16::pack_weights(t.scores + first, n, t.ldr, columns, weights);
+  bf16::pack_values(t.keys.v_at, n, t.shape.dvo, t.shape.ldv, t.v_pairs);
+  bf16::large_outputs(weights, t.ldr, t.v_pairs, t.shape.ldv, min_int(reach.row_end, t.num_rows) - first, (n + 1) / 2, t.corr + first,
+                      o + static_cast<std::int64_t>(first) * t.shape.ldv);
+}
+
+/// Asks for the rows of the first block, which no step before it could prefetch.
+void large_prefetch_first(const Tile& t) {
+  const int k_bytes = t.k_source.dim * bits(t.k_source.plane->dtype) / 8;
+  const int v_bytes = t.v_source.dim * bits(t.v_source.plane->dtype) / 8;
+  for (int i = 0; i < t.next.n; ++i) prefetch_row(t.next.k_at[i], k_bytes);
+  if (t.v_source.plane == t.k_source.plane) return;
+  for (int i = 0; i < t.next.n; ++i) prefetch_row(t.next.v_at[i], v_bytes);
+}
+
+/// Keys [begin, end) of a block.
+HWY_INLINE KeyBlock part_of(const KeyBlock& keys, int begin, int end) {
+  return {.n = end - begin,
+          .page = keys.page + begin,
+          .slot = keys.slot + begin,
+          .k_at = keys.k_at + begin,
+          .v_at = keys.v_at + begin,
+          .pos = keys.pos + begin,
+          .rope_pos = keys.rope_pos + begin,
+          .k_scale = keys.k_scale + begin,
+          .v_scale = keys.v_scale + begin};
+}
+
+/// The current block of keys into the state (m, l, o).
+void large_block(Tile& t, bool masked, float* m, float* l, float* o) {
+  const variant::Program& program = t.schedule->program;
+  const KeyBlock block = t.keys;
+  Reach reach{.row_end = t.ldr, .key_end = block.n};
+  if (masked) {
+    reach = masked_reach(t);
+    if (reach.empty()) return;
+    t.keys = part_of(block, reach.key_begin, reach.key_end);
+  }
+  t.bf16 ? large_scores_bf16(t, reach) : large_scores_f32(t, reach);
+  if (!program.logits.empty()) large_logits(t, reach);
+  if (!program.softmax) {
+    large_plain(t, reach);
+  } else if (program.logits.empty()) {
+    large_softmax<false>(t, reach, m, l);
+  } else {
+    large_softmax<true>(t, reach, m, l);
+  }
+  t.bf16 ? large_outputs_bf16(t, reach, o) : large_outputs_f32(t, reach, o);
+  t.keys = block;
+}
+
+/// Four vectors as 4 x 4 blocks (of 128 bits each), transposed.
 HWY_INLINE void transpose_blocks(VF& a, VF& b, VF& c, VF& d) {
   const hn::RepartitionToWide<hn::RebindToUnsigned<DF>> dw;
   const auto ab_low = hn::BitCast(dw, hn::InterleaveLower(df, a, b));
@@ -128,198 +288,42 @@ HWY_INLINE void transpose_blocks(VF& a, VF& b, VF& c, VF& d) {
   d = hn::BitCast(df, hn::InterleaveUpper(dw, ab_high, cd_high));
 }
 
-/// Copies kLanes rows of S^T (columns from `begin` on, all keys) to row-major probs, times key_factors, or back if kBack.
-template <bool kBack>
-HWY_INLINE void copy_strip(Tile& t, int n, int begin) {
-  const hn::CappedTag<float, 4> d4;
-  const int ldp = t.shape.kv_block;
-  alignas(64) float blocks[4][kLanes];
-  for (int i = 0; i < n; i += 4) {
-    float* s = t.scores + static_cast<std::int64_t>(i) * t.ldr + begin;
-    VF v[4];
-    if constexpr (!kBack) {
-      for (int j = 0; j < 4; ++j)
-        v[j] = hn::Mul(hn::LoadU(df, s + static_cast<std::int64_t>(j) * t.ldr), hn::Set(df, t.key_factors[i + j]));
-      transpose_blocks(v[0], v[1], v[2], v[3]);
-      for (int j = 0; j < 4; ++j) hn::Store(v[j], df, blocks[j]);
-    }
-    for (int r = 0; r < kLanes; ++r) {
-      float* row = t.probs + r * ldp + i;
-      float* block = &blocks[r % 4][r / 4 * 4];
-      kBack ? hn::Store(hn::LoadU(d4, row), d4, block) : hn::StoreU(hn::Load(d4, block), d4, row);
-    }
-    if constexpr (kBack) {
-      for (int j = 0; j < 4; ++j) v[j] = hn::Load(df, blocks[j]);
-      transpose_blocks(v[0], v[1], v[2], v[3]);
-      for (int j = 0; j < 4; ++j) hn::StoreU(v[j], df, s + static_cast<std::int64_t>(j) * t.ldr);
-    }
-  }
-}
-
-/// Applies the logits hook to S^T [n, ldr], whose scores are brought to natural units first. A hook of the score alone (a soft cap) takes
-/// the tile as it lies; any other goes by way of a row-major copy.
-void large_logits(Tile& t, int n) {
-  const variant::Program& program = t.schedule->program;
-  for (int i = 0; i < t.shape.kv_block; ++i) t.key_factors[i] = i < n ? key_factor(t, i) : 0.0F;
-  if (program.logits.vars == 1U << static_cast<int>(variant::Var::score)) {
-    for (int i = 0; i < n; ++i) {
-      float* row = t.scores + static_cast<std::int64_t>(i) * t.ldr;
-      if (t.key_factors[i] != 1.0F) scale_row(t.key_factors[i], t.ldr, row);
-      hv::evaluate_logits(program, t.run->params, t.rows[0], t.keys.pos, t.ldr, row, t.eval);
-    }
-    return;
-  }
-  const int ldp = t.shape.kv_block;
-  for (int begin = 0; begin < t.num_rows; begin += kLanes) {
-    copy_strip<false>(t, n, begin);
-    const int rows = min_int(kLanes, t.num_rows - begin);
-    for (int r = 0; r < rows; ++r) {
-      hv::evaluate_logits(program, t.run->params, t.rows[begin + r], t.keys.pos, n, t.probs + r * ldp, t.eval);
-    }
-    copy_strip<true>(t, n, begin);
-  }
-}
-
-/// Softmax step over the block, a vector of rows at a time: S^T becomes P^T, m, l and corr are updated.
-template <bool kMasked>
-void large_softmax(Tile& t, int n, float* m, float* l) {
-  const VF neg_inf = hn::Set(df, kNegInf);
-  const bool hooked = !t.schedule->program.logits.empty();
-  const bool scaled = hooked || t.bf16;
-  for (int i = 0; scaled && i < n; ++i) t.key_factors[i] = hooked ? kLog2e : key_factor(t, i);
-  for (int r = 0; r < t.ldr; r += kLanes) {
-    float* s = t.scores + r;
-    VF top = neg_inf;
-    for (int i = 0; i < n; ++i) {
-      VF x = hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr);
-      if (scaled) x = hn::Mul(x, hn::Set(df, t.key_factors[i]));
-      if constexpr (kMasked) x = hn::IfThenElse(load_byte_mask(t.visible + static_cast<std::int64_t>(i) * t.ldr + r), x, neg_inf);
-      if (kMasked || scaled) hn::StoreU(x, df, s + static_cast<std::int64_t>(i) * t.ldr);
-      top = hn::Max(top, x);
-    }
-    const VF old_m = hn::LoadU(df, m + r);
-    const VF new_m = hn::IfThenElse(hn::Gt(top, old_m), top, old_m);
-    const VF base = hn::IfThenElse(hn::Eq(new_m, neg_inf), hn::Zero(df), new_m);
-    const VF corr = exp2(hn::Sub(old_m, base));
-    VF sum = hn::Mul(hn::LoadU(df, l + r), corr);
-    for (int i = 0; i < n; ++i) {
-      const VF p = exp2(hn::Sub(hn::LoadU(df, s + static_cast<std::int64_t>(i) * t.ldr), base));
-      sum = hn::Add(sum, p);
-      hn::StoreU(p, df, s + static_cast<std::int64_t>(i) * t.ldr);
-    }
-    hn::StoreU(sum, df, l + r);
-    hn::StoreU(new_m, df, m + r);
-    hn::StoreU(corr, df, t.corr + r);
-  }
-}
-
-/// Attention without softmax: hidden weights become 0, nothing is rescaled.
-void large_plain(Tile& t, int n, bool masked) {
-  for (int r = 0; r < t.ldr; r += kLanes) {
-    hn::StoreU(hn::Set(df, 1.0F), df, t.corr + r);
-    for (int i = 0; masked && i < n; ++i) {
-      float* s = t.scores + static_cast<std::int64_t>(i) * t.ldr + r;
-      hn::StoreU(hn::IfThenElseZero(load_byte_mask(t.visible + static_cast<std::int64_t>(i) * t.ldr + r), hn::LoadU(df, s)), df, s);
-    }
-  }
-}
-
-void large_scores_f32(Tile& t) {
-  stage_k(t);
-  product<false>({.a = t.k,
-                  .a_row = t.shape.ldk,
-                  .a_k = 1,
-                  .b = t.q,
-                  .ldb = t.ldr,
-                  .c = t.scores,
-                  .ldc = t.ldr,
-                  .c_scale = nullptr,
-                  .rows = t.keys.n,
-                  .columns = t.ldr,
-                  .depth = t.shape.dqk});
-}
-
-void large_outputs_f32(Tile& t, float* o) {
-  if (!t.v_in_k) stage_v(t);
-  product<true>({.a = t.scores,
-                 .a_row = 1,
-                 .a_k = t.ldr,
-                 .b = t.v_in_k ? t.k : t.v,
-                 .ldb = t.v_in_k ? t.shape.ldk : t.shape.ldv,
-                 .c = o,
-                 .ldc = t.shape.ldv,
-                 .c_scale = t.corr,
-                 .rows = t.num_rows,
-                 .columns = t.shape.ldv,
-                 .depth = t.keys.n});
-}
-
-void large_scores_bf16(Tile& t) {
-  if (t.k_source.direct) {
-    for (int i = 0; i < t.next.n; ++i) prefetch_row(t.next.k_at[i], t.k_source.dim * 2);
-  } else {
-    stage_bf16(t, t.k_source, t.keys.k_at, t.next.k_at, t.k, t.shape.ldk);
-  }
-  bf16::large_scores(t.keys.k_at, t.keys.n, reinterpret_cast<const std::uint32_t*>(t.q), t.ldr, (t.shape.dqk + 1) / 2, t.scores);
-}
-
-void large_outputs_bf16(Tile& t, float* o) {
-  const int n = t.keys.n;
-  if (t.v_in_k) {
-    for (int i = 0; i < n; ++i) t.keys.v_at[i] = t.keys.k_at[i];
-  } else if (!t.v_source.direct) {
-    stage_bf16(t, t.v_source, t.keys.v_at, t.next.v_at, t.v, t.shape.ldv);
-  } else {
-    for (int i = 0; i < t.next.n; ++i) prefetch_row(t.next.v_at[i], t.v_source.dim * 2);
-  }
-  if (!t.v_source.scale_rows && t.schedule->spec.v_scale == ScaleGranularity::token_head) {
-    for (int i = 0; i < n; ++i) scale_row(t.keys.v_scale[i], t.ldr, t.scores + static_cast<std::int64_t>(i) * t.ldr);
-  }
-  auto* weights = reinterpret_cast<std::uint32_t*>(t.probs);
-  bf16::pack_weights(t.scores, n, t.ldr, weights);
-  bf16::pack_values(t.keys.v_at, n, t.shape.dvo, t.shape.ldv, t.v_pairs);
-  bf16::large_outputs(weights, t.ldr, t.v_pairs, t.shape.ldv, t.num_rows, (n + 1) / 2, t.corr, o);
-}
-
-/// The current block of keys into the state (m, l, o).
-void large_block(Tile& t, bool masked, float* m, float* l, float* o) {
-  const variant::Program& program = t.schedule->program;
-  const int n = t.keys.n;
-  t.bf16 ? large_scores_bf16(t) : large_scores_f32(t);
-  if (!program.logits.empty()) large_logits(t, n);
-  if (masked) large_masks(t, n);
-  if (!program.softmax) {
-    large_plain(t, n, masked);
-  } else if (masked) {
-    large_softmax<true>(t, n, m, l);
-  } else {
-    large_softmax<false>(t, n, m, l);
-  }
-  t.bf16 ? large_outputs_bf16(t, o) : large_outputs_f32(t, o);
-}
-
-/// Queries as transposed pairs: t.q [ceil(dqk / 2), ldr].
-void large_load_queries_bf16(Tile& t) {
-  auto* pairs = reinterpret_cast<std::uint32_t*>(t.q);
-  auto* row = reinterpret_cast<std::uint32_t*>(t.k);  // free until the first block
-  const int depth = (t.shape.dqk + 1) / 2;
-  for (int i = 0; i < t.ldr; ++i) {
-    if (i < t.num_rows) {
-      row[depth - 1] = 0;
-      copy_query_row(t, i, reinterpret_cast<std::uint16_t*>(row));
-    }
-    for (int d = 0; d < depth; ++d) pairs[static_cast<std::int64_t>(d) * t.ldr + i] = i < t.num_rows ? row[d] : 0;
-  }
-}
-
-/// Queries transposed: t.q [dqk, ldr].
+/// Queries transposed, elements of 32 bits: t.q [depth, ldr] of f32 dims, or of pairs of bf16 ones. Four rows at a time.
 void large_load_queries(Tile& t) {
-  if (t.bf16) return large_load_queries_bf16(t);
-  float* row = t.k;  // free until the first block
-  for (int i = 0; i < t.ldr; ++i) {
-    float* column = t.q + i;
-    if (i < t.num_rows) load_query_row(t, i, row);
-    for (int d = 0; d < t.shape.dqk; ++d) column[static_cast<std::int64_t>(d) * t.ldr] = i < t.num_rows ? row[d] : 0.0F;
+  const hn::CappedTag<float, 4> d4;
+  const int depth = t.bf16 ? (t.shape.dqk + 1) / 2 : t.shape.dqk;
+  const int ld = t.shape.ldk;
+  constexpr int kAhead = 12;  // rows of one head are far apart: hardware prefetchers do not follow
+  const int row_bytes = t.shape.dqk * bits(t.run->q.dtype) / 8;
+  float* rows = t.k;  // [4, ldk], free until the first block
+  for (int i = 0; i < 4; ++i) clear_row(rows + static_cast<std::int64_t>(i) * ld, ld);
+  for (int i = 0; i < t.ldr; i += 4) {
+    for (int r = i; r < i + 4; ++r) {
+      float* row = rows + static_cast<std::int64_t>(r - i) * ld;
+      if (r + kAhead < t.num_rows) prefetch_row(t.run->q.at(t.rows[r + kAhead].q_row, t.rows[r + kAhead].q_head), row_bytes);
+      if (r >= t.num_rows) {
+        clear_row(row, ld);
+      } else if (t.bf16) {
+        copy_query_row(t, r, reinterpret_cast<std::uint16_t*>(row));
+      } else {
+        load_query_row(t, r, row);
+      }
+    }
+    for (int d = 0; d < depth; d += kLanes) {  // past the depth: zeros, for which t.q has room
+      VF a = hn::LoadU(df, rows + d);
+      VF b = hn::LoadU(df, rows + ld + d);
+      VF c = hn::LoadU(df, rows + 2 * ld + d);
+      VF e = hn::LoadU(df, rows + 3 * ld + d);
+      transpose_blocks(a, b, c, e);
+      alignas(64) float blocks[4][kLanes];
+      hn::Store(a, df, blocks[0]);
+      hn::Store(b, df, blocks[1]);
+      hn::Store(c, df, blocks[2]);
+      hn::Store(e, df, blocks[3]);
+      for (int j = 0; j < kLanes; ++j) {
+        hn::StoreU(hn::Load(d4, &blocks[j % 4][j / 4 * 4]), d4, t.q + static_cast<std::int64_t>(d + j) * t.ldr + i);
+      }
+    }
   }
 }
 

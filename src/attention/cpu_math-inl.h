@@ -80,25 +80,52 @@ struct LoadE4m3 {
   }
 };
 
-/// 2^x. Relative error below 2.5e-7; 0 below 2^-126 (subnormal results are flushed); NaN stays NaN; x must not exceed 127.
-HWY_INLINE VF exp2(VF x) {
-  const VF low = hn::Set(df, -127.0F);
-  x = hn::IfThenElse(hn::Lt(x, low), low, x);
+/// The greater one; NaN if x is. (x86 takes the second operand then, NEON a NaN; emulated vectors promise nothing.)
+HWY_INLINE VF at_least(VF limit, VF x) {
+#if HWY_TARGET == HWY_EMU128
+  return hn::IfThenElse(hn::Lt(x, limit), limit, x);
+#else
+  return hn::Max(limit, x);
+#endif
+}
+
+/// 2^x. Relative error below 2.5e-7; 0 below 2^-126 (subnormal results are flushed); NaN stays NaN; x must not exceed 127. Several vectors
+/// step by step together: one after another, their chains of dependent operations would fill the window in which a core finds work.
+template <int kVectors>
+HWY_INLINE void exp2_each(VF (&x)[kVectors]) {
   // Adding 1.5 x 2^23 rounds to a whole number, which then stands in the low bits. NaN is never converted to an integer: that is undefined
   // in plain C++ (EMU128).
   const VF magic = hn::Set(df, 0x1.8p23F);
-  const VF shifted = hn::Add(x, magic);
-  const VF n = hn::Sub(shifted, magic);
-  const VF f = hn::Sub(x, n);
-  VF p = hn::Set(df, 1.540353039338161e-4F);  // ln2^k / k!, k = 6 .. 0
-  p = hn::MulAdd(p, f, hn::Set(df, 1.333355814642844e-3F));
-  p = hn::MulAdd(p, f, hn::Set(df, 9.618129107628477e-3F));
-  p = hn::MulAdd(p, f, hn::Set(df, 5.550410866482158e-2F));
-  p = hn::MulAdd(p, f, hn::Set(df, 2.402265069591007e-1F));
-  p = hn::MulAdd(p, f, hn::Set(df, 6.931471805599453e-1F));
-  p = hn::MulAdd(p, f, hn::Set(df, 1.0F));
-  const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127)));
-  return hn::Mul(p, hn::BitCast(df, exponent));
+  VF shifted[kVectors];
+  VF f2[kVectors];
+  VF p[kVectors];
+  for (int i = 0; i < kVectors; ++i) x[i] = at_least(hn::Set(df, -127.0F), x[i]);
+  for (int i = 0; i < kVectors; ++i) shifted[i] = hn::Add(x[i], magic);
+  for (int i = 0; i < kVectors; ++i) x[i] = hn::Sub(x[i], hn::Sub(shifted[i], magic));
+  // 1 + f p(f), p minimax for (2^f - 1) / f on [-1/2, 1/2], summed in pairs, which makes the chain shorter.
+  for (int i = 0; i < kVectors; ++i) f2[i] = hn::Mul(x[i], x[i]);
+  for (int i = 0; i < kVectors; ++i) {
+    const VF p45 = hn::MulAdd(hn::Set(df, 1.33907353e-3F), x[i], hn::Set(df, 9.61823761e-3F));
+    p[i] = hn::MulAdd(hn::Set(df, 1.54035122e-4F), f2[i], p45);
+  }
+  for (int i = 0; i < kVectors; ++i) {
+    const VF p23 = hn::MulAdd(hn::Set(df, 5.55035733e-2F), x[i], hn::Set(df, 0.240226492F));
+    p[i] = hn::MulAdd(p[i], f2[i], p23);
+  }
+  for (int i = 0; i < kVectors; ++i) {
+    const VF p01 = hn::MulAdd(hn::Set(df, 0.693147182F), x[i], hn::Set(df, 1.0F));
+    p[i] = hn::MulAdd(p[i], f2[i], p01);
+  }
+  for (int i = 0; i < kVectors; ++i) {
+    const auto exponent = hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted[i]), hn::Set(di, 127)));
+    x[i] = hn::Mul(p[i], hn::BitCast(df, exponent));
+  }
+}
+
+HWY_INLINE VF exp2(VF x) {
+  VF one[1] = {x};
+  exp2_each(one);
+  return one[0];
 }
 
 /// One value through the same arithmetic as the vector form (bits equal).

@@ -218,8 +218,9 @@ void small_products_v(Tile& t, const bf16::SmallHeads& heads, const Ahead& ahead
   }
 }
 
-/// Scores of row r over the current block become weights.
-HWY_INLINE void small_weights(Tile& t, int r, bool masked, float score_factor, float* m, float* l) {
+/// Scores of row r over the current block become weights; `first` is the first row of its head. Rows of one token share the mask unless it
+/// reads the head.
+HWY_INLINE void small_weights(Tile& t, int first, int r, bool masked, float score_factor, float* m, float* l) {
   const ScheduleState& s = *t.schedule;
   const variant::Program& program = s.program;
   const KeyBlock& keys = t.keys;
@@ -233,7 +234,9 @@ HWY_INLINE void small_weights(Tile& t, int r, bool masked, float score_factor, f
     if (score_factor != 1.0F) scale_row(score_factor, n, row);
     hv::evaluate_logits(program, t.run->params, t.rows[r], keys.pos, n, row, t.eval);
   }
-  if (masked) hv::evaluate_mask(program, t.run->params, t.rows[r], keys.pos, n, t.visible, t.eval);
+  if (masked && (r == first || t.rows[r].q_row != t.rows[r - 1].q_row || program.mask.uses(variant::Var::q_head))) {
+    hv::evaluate_mask(program, t.run->params, t.rows[r], keys.pos, n, t.visible, t.eval);
+  }
   const std::uint8_t* visible = masked ? t.visible : nullptr;
   if (program.softmax) {
     small_softmax_row(row, n, hooked ? kLog2e : score_factor, visible, m[r], l[r], t.corr[r]);
@@ -273,7 +276,7 @@ HWY_INLINE int output_keys(const Tile& t, int bytes_per_key) {
 void small_softmax(Tile& t, bool masked, float* m, float* l, float* o) {
   for (int h = 0; h < t.num_heads; ++h) {
     for (int r = h * t.num_rows; r < (h + 1) * t.num_rows; ++r) {
-      small_weights(t, r, masked, t.head_score_factor[h], m, l);
+      small_weights(t, h * t.num_rows, r, masked, t.head_score_factor[h], m, l);
       if (t.corr[r] != 1.0F) scale_output_row(t.corr[r], t.shape.ldv, o + static_cast<std::int64_t>(r) * t.shape.ldv);
     }
   }

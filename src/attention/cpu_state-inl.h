@@ -78,14 +78,16 @@ HWY_INLINE void finish_row(Tile& t, const RowVars& r, float m, float l, float* o
   const AttentionSpec& spec = s.spec;
   const int dvo = t.shape.dvo;
   if (s.program.softmax) {
-    float lse = m + __builtin_log2f(l);  // empty: -inf + -inf
-    if (m == kNegInf && l == 0) {        // not where every score was NaN: that l is NaN
+    const bool empty = m == kNegInf && l == 0;  // not where every score was NaN: that l is NaN
+    const bool sinks = !s.program.sink.empty() && !spec.partial_state;
+    float lse = kNegInf;
+    if (!empty && (sinks || spec.lse != LseKind::none)) lse = m + __builtin_log2f(l);
+    if (empty) {
       clear_row(o, t.shape.ldv);
-      lse = kNegInf;
     } else {
       scale_output_row(1.0F / l, t.shape.ldv, o);
     }
-    if (!s.program.sink.empty() && !spec.partial_state) {
+    if (sinks) {
       const float sink = hv::evaluate_sink(s.program, t.run->params, r.q_head, t.eval) * kLog2e;
       if (lse == kNegInf) {
         lse = sink;

@@ -68,7 +68,7 @@ struct Tile {
   float* chunk_m = nullptr;
   float* chunk_l = nullptr;
   float* scores = nullptr;           // small: [rows, kv_block]; large: [kv_block, ldr]
-  float* probs = nullptr;            // large, for hooks: [rows, kv_block]
+  float* probs = nullptr;            // weights as bf16, [rows, kv_block]
   float* k = nullptr;                // [kv_block, ldk]
   float* v = nullptr;                // [kv_block, ldv]
   std::uint32_t* v_pairs = nullptr;  // [kv_block / 2, ldv], bf16 products
@@ -77,7 +77,12 @@ struct Tile {
   KeyBlock keys, next;               // the block at work and the one after it (n = 0: none)
   RowVars* rows = nullptr;           // [rows]
   std::int64_t* q_rope_pos = nullptr;
-  std::uint8_t* visible = nullptr;
+  std::uint8_t* visible = nullptr;        // small: [kv_block]; large: [kv_block, ldr]
+  std::uint8_t* token_visible = nullptr;  // large: the same for tokens in place of rows
+  std::uint8_t* sees_all = nullptr;       // large: per 16 rows, of the step at work
+  RowVars* tokens = nullptr;              // [rows], one row of each token
+  std::byte* mask_tile = nullptr;         // large: evaluation of the hooks over the tile
+  std::byte* logits_tile = nullptr;
   std::byte* eval = nullptr;
   float* wide = nullptr;  // one row
   float* cos = nullptr;
@@ -97,6 +102,10 @@ struct Tile {
   bool v_in_k = false;           // V rows are the leading part of the staged K rows
   bool needs_positions = false;  // KeyBlock::pos, rope_pos
   bool needs_slots = false;      // KeyBlock::page, slot
+  bool mask_begun = false;       // mask_tile is prepared for this tile
+  bool logits_begun = false;     // logits_tile likewise
+  bool mask_by_token = false;    // the mask's lanes are tokens, not rows
+  int num_mask_rows = 0;         // lanes of the mask
   bool bf16 = false;             // products in bf16: Q, staged K and V, and weights are bf16, and Q is not scaled
   bool bytes = false;            // and K and V are codes of 8 bits that are widened in registers: Q and O are permuted (cpu_bf16.h)
   float q_factor = 1;            // multiplies Q as it is loaded
@@ -141,7 +150,12 @@ HWY_INLINE void bind_scratch(const CpuRun& run, std::byte* base, Tile& t) {
   bind_key_block(base + at.key_info + keys * kKeyInfoBytes, keys, t.next);
   t.rows = reinterpret_cast<RowVars*>(base + at.row_info);
   t.q_rope_pos = reinterpret_cast<std::int64_t*>(t.rows + rows);
+  t.tokens = reinterpret_cast<RowVars*>(t.q_rope_pos + rows);
   t.visible = reinterpret_cast<std::uint8_t*>(base + at.visible);
+  t.token_visible = reinterpret_cast<std::uint8_t*>(base + at.token_visible);
+  t.sees_all = reinterpret_cast<std::uint8_t*>(base + at.sees_all);
+  t.mask_tile = base + at.mask_tile;
+  t.logits_tile = base + at.logits_tile;
   t.wide = floats(at.eval);
   t.cos = t.wide + (t.shape.ldk > t.shape.ldv ? t.shape.ldk : t.shape.ldv);
   t.sin = t.cos + t.shape.ldk;

@@ -2,6 +2,7 @@
 // heads share (a strip); only per-head tables and masks that differ by head need a strip a head.
 // Runs are rounded to KV blocks counted from key 0: visible ones outward, always visible ones inward.
 #include <algorithm>
+#include <numeric>
 
 #include "attention/planner.h"
 #include "base/error.h"
@@ -11,6 +12,8 @@ namespace girih::attention {
 namespace {
 
 using abi::WorkItem;
+
+constexpr std::int64_t kRowVector = 16;  // kernels round the rows of a tile up to it
 
 /// Joins runs into the items of one tile. An item holds one range that needs no mask; a second one starts another item. With a chunk
 /// (batch_invariant) an item is a chunk, whatever holes it has: its keys are reduced in one order wherever the batch puts them.
@@ -176,10 +179,11 @@ class TileLayer {
     if (rows <= tile_rows_) {
       tile_rows_ = rows;
     } else {
-      // Even heights in place of a thin last tile; whole tokens where they fit, for tight hulls.
+      // Even heights in place of a thin last tile, where they fit in whole vectors of rows and whole tokens (tight hulls).
       const std::int64_t even = ceil_div(rows, ceil_div(rows, tune.tile_rows));
+      const std::int64_t vectors = round_up(even, std::lcm<std::int64_t>(schedule_.group, kRowVector));
       const std::int64_t tokens = round_up(even, schedule_.group);
-      tile_rows_ = tokens <= tune.tile_rows ? tokens : even;
+      tile_rows_ = vectors <= tune.tile_rows ? vectors : tokens <= tune.tile_rows ? tokens : even;
     }
   }
 

@@ -1,4 +1,4 @@
-// Decides whether a row's integer lanes fit 32 bits (evaluate.cc), from the exact values of its uniform instructions.
+// Decides whether integer lanes fit 32 bits (evaluate.cc), from the exact values of the instructions that are the same for all of them.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace girih::variant {
 
 inline constexpr std::size_t kScratchAlign = 64;
 
-/// The value of a uniform instruction, by its type.
+/// The one value of an instruction, by its type.
 union Slot {
   std::int64_t integer;
   float number;
@@ -22,6 +22,13 @@ struct IntegerLanes {
   bool positions = false;  // kv_pos is read lane by lane
 };
 
-IntegerLanes integer_lanes(const Instruction* instructions, int count, const Slot* uniform);
+/// What a variable of the query row spans over the rows of a tile.
+struct LaneRange {
+  std::int64_t lo, hi;
+};
+
+/// `slots`: values of uniform instructions. `rows` [kNumVars]: over a tile, where only those that do not differ by row have a slot; else
+/// null.
+IntegerLanes integer_lanes(const Instruction* instructions, int count, const Slot* slots, const LaneRange* rows);
 
 }  // namespace girih::variant

@@ -21,6 +21,8 @@ constexpr std::uint32_t bit(Var v) { return 1U << static_cast<int>(v); }
 
 constexpr std::uint32_t kQueryVars =
     bit(Var::q_head) | bit(Var::q_pos) | bit(Var::q_idx) | bit(Var::q_len) | bit(Var::kv_len) | bit(Var::request) | bit(Var::q_row);
+/// What differs between the rows of a tile, which are of one KV head.
+constexpr std::uint32_t kRowVars = kQueryVars | bit(Var::score);
 constexpr std::uint32_t kPairVars = kQueryVars | bit(Var::kv_pos) | bit(Var::kv_head);
 
 /// A hook's rules: variables it may use, those that differ from lane to lane, its result.
@@ -219,11 +221,13 @@ class Compiler {
 
   void append(Code& code, Instruction instruction, const std::vector<int>& number) {
     instruction.uniform = instruction.op != Op::var || (rule_->varying & bit(instruction.var)) == 0;
+    instruction.by_row = instruction.op == Op::var && (kRowVars & bit(instruction.var)) != 0;
     if (instruction.op == Op::var) code.vars |= bit(instruction.var);
     for (std::int16_t& arg : instruction.args) {
       if (arg < 0) continue;
       arg = static_cast<std::int16_t>(number[static_cast<std::size_t>(arg)]);
       instruction.uniform = instruction.uniform && code.instructions[static_cast<std::size_t>(arg)].uniform;
+      instruction.by_row = instruction.by_row || code.instructions[static_cast<std::size_t>(arg)].by_row;
     }
     if (instruction.param >= 0) {
       instruction.param = final_param(static_cast<std::size_t>(instruction.param));

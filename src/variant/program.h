@@ -17,6 +17,7 @@ struct Instruction {
   ExprType type{};
   Var var{};
   bool uniform = false;     // same for every key of a row (or every element of a head vector): computed once
+  bool by_row = false;      // differs between the query rows of a tile
   std::int16_t param = -1;  // index into Program::params
   DType dtype{};            // array_param: of the elements
   std::array<std::int16_t, 3> args{-1, -1, -1};

@@ -497,6 +497,27 @@ inline std::vector<AttentionCase> variant_cases() {
     for (const VariantCase& v : logit_variants(6, 64, 64))
       add(v, lengths(l), make_spec(6, 2, 64), cases.size() % 2 ? Layout::hnd : Layout::ragged);
   }
+  // Several tiles of many rows, some with a part of a token's heads; heads in numbers that are no power of two; O in bf16, so that the
+  // products in bf16 are used where there are any.
+  struct Heads {
+    int qo, kv;
+    Lengths lengths;
+  };
+  for (const Heads& heads : {Heads{2, 2, {"tiles_of_2", {100, 1, 267}, {230, 40, 267}}},
+                             {6, 2, {"tiles_of_6", {100, 1, 67}, {230, 40, 67}}},
+                             {12, 1, {"tiles_of_12", {40, 1, 67}, {130, 40, 67}}},
+                             {100, 1, {"tiles_of_100", {9, 2}, {70, 131}}}}) {
+    const Lengths& l = heads.lengths;
+    for (const VariantCase& v : mask_variants(l)) {
+      add(v, l, make_spec(heads.qo, heads.kv, 32), Layout::nhd);
+      cases.back().spec.o_dtype = cases.size() % 4 == 0 ? DType::f32 : DType::bf16;
+    }
+    for (const VariantCase& v : logit_variants(heads.qo, 32, 32)) {
+      if (v.variant.logits.node() == nullptr) continue;
+      add(v, l, make_spec(heads.qo, heads.kv, 32), Layout::nhd);
+      cases.back().spec.o_dtype = cases.size() % 4 == 0 ? DType::f32 : DType::bf16;
+    }
+  }
   // RoPE positions apart from mask positions, and RoPE over a cascade.
   for (bool interleave : {false, true}) {
     AttentionCase c = make_case(fmt::format("rope_positions_given_{}", interleave), make_spec(4, 2, 64), {"", {5, 1}, {40, 70}});
