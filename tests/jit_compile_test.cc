@@ -100,6 +100,18 @@ TEST(JitRecipe, RefusesTargetsThatNameNoArchitecture) {
   }
 }
 
+TEST(JitRecipe, RefusesNamesAndOptionsThatCouldBeReadAsSomethingElse) {
+  for (const char* name : {"", "a b", "../a", "a\nb", "a-b"}) {
+    KernelSource kernel = add_kernel(1, "sm_80");
+    kernel.name = name;
+    EXPECT_NE(message_of(Code::invalid_argument, [&] { make_recipe(kernel); }).find("identifier"), std::string::npos) << name;
+  }
+  for (const char* option : {"", "--a\noption --b", "file.cu"}) {
+    const std::string text = message_of(Code::invalid_argument, [&] { make_recipe(add_kernel(1, "sm_80"), {option}); });
+    EXPECT_NE(text.find("must be one option"), std::string::npos) << text;
+  }
+}
+
 class JitCompile : public testing::Test {
  protected:
   JitOptions options() const {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "girih/attention.h"
 #include "jit/cache.h"
 #include "jit/jit.h"
 #include "jit/pack.h"
@@ -103,6 +104,16 @@ TEST_F(JitWarmup, NothingToDo) {
   Jit jit(options(), "sm_80");
   int calls = 0;
   jit.warmup({}, [&](const WarmupProgress& progress) {
+    ++calls;
+    EXPECT_EQ(progress.total, 0);
+  });
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(JitWarmup, OnTheCpuThereIsNothingToCompile) {
+  const std::vector<AttentionSpec> specs(2);
+  int calls = 0;
+  girih::warmup(Context(), specs, [&](const WarmupProgress& progress) {
     ++calls;
     EXPECT_EQ(progress.total, 0);
   });

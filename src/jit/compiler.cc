@@ -83,6 +83,15 @@ bool is_ptx(std::string_view target) { return target.starts_with("compute_"); }
 
 Recipe make_recipe(KernelSource kernel, const std::vector<std::string>& extra) {
   arch_of(kernel.target);
+  const auto is_word = [](char c) { return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  if (kernel.name.empty() || !std::all_of(kernel.name.begin(), kernel.name.end(), is_word)) {
+    fail(Code::invalid_argument, "jit", "kernel name \"{}\"; must be an identifier: letters, digits, underscores", kernel.name);
+  }
+  for (const std::string& option : extra) {
+    // Two options in one would read as one of another recipe.
+    if (option.find('\n') == std::string::npos && option.starts_with('-')) continue;
+    fail(Code::invalid_argument, "jit", "nvrtc_options: \"{}\"; must be one option, starting with '-'", option);
+  }
   Recipe recipe;
   recipe.options = {"--gpu-architecture=" + kernel.target, "--std=c++20", "--device-as-default-execution-space", "--ptxas-options=-v"};
   recipe.options.insert(recipe.options.end(), extra.begin(), extra.end());

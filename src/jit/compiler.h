@@ -46,7 +46,8 @@ struct Recipe {
 /// Recipe::key() of a recipe's text.
 std::string recipe_key(std::string_view recipe_text, std::string_view nvrtc_version);
 
-/// Adds the options every kernel is compiled with to `extra` (more of NVRTC's, e.g. "--generate-line-info").
+/// Adds the options every kernel is compiled with to `extra` (more of NVRTC's, e.g. "--generate-line-info"). Throws invalid_argument for a
+/// name that is no identifier, a target that is no architecture, an option that is not one.
 Recipe make_recipe(KernelSource kernel, const std::vector<std::string>& extra = {});
 
 bool is_ptx(std::string_view target);
