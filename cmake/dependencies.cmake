@@ -27,7 +27,7 @@ if(GIRIH_BUILD_TESTS)
     string(APPEND GIRIH_MISSING_TEXT "  GoogleTest (Debian and Ubuntu: libgtest-dev)\n")
   endif()
   girih_find_header(BOOST_CONTEXT_INCLUDE_DIR boost/context/detail/fcontext.hpp libboost-context-dev)
-  find_library(BOOST_CONTEXT_LIBRARY boost_context)
+  find_library(BOOST_CONTEXT_LIBRARY NAMES libboost_context.a boost_context)  # the static one: test binaries travel
   if(BOOST_CONTEXT_INCLUDE_DIR AND NOT BOOST_CONTEXT_LIBRARY)
     list(APPEND GIRIH_MISSING libboost-context-dev)
     string(APPEND GIRIH_MISSING_TEXT "  libboost_context (Debian and Ubuntu: libboost-context-dev)\n")

@@ -181,6 +181,10 @@ TEST(CpuFeaturesTest, FullAvx512) {
   EXPECT_TRUE(features.avx3);
   EXPECT_TRUE(features.avx512_bf16);
   EXPECT_TRUE(features.avx512_vnni);
+  EXPECT_FALSE(features.avx512_vbmi);
+  cpu::CpuidWords later = cooper_lake();
+  later.leaf7_ecx |= 1U << 1;
+  EXPECT_TRUE(cpu::decode(later).avx512_vbmi);
 }
 
 TEST(CpuFeaturesTest, RegistersThatTheSystemDoesNotSaveDoNotCount) {

@@ -60,16 +60,24 @@ __device__ __forceinline__ void negate(float (&s)[kKeyTiles][4]) {
   }
 }
 
-/// Times the scales of the keys (token_head), which lie at s_scales, and `factor`.
+/// Key tile `n` times the scales of its keys (token_head), which lie at s_scales.
+__device__ __forceinline__ void scale_keys(const u8* s_scales, int n, float (&s)[4]) {
+  float scale[2];
+  load_floats(reinterpret_cast<const float*>(s_scales) + fragment_key(n, 0), scale);
+#pragma unroll
+  for (int j = 0; j < 4; ++j) s[j] *= scale[j & 1];
+}
 template <int kKeyTiles>
-__device__ __forceinline__ void scale_keys(const float* s_scales, float factor, float (&s)[kKeyTiles][4]) {
+__device__ __forceinline__ void scale_keys(const u8* s_scales, float (&s)[kKeyTiles][4]) {
 #pragma unroll
-  for (int n = 0; n < kKeyTiles; ++n) {
-    float scale[2];
-    load_floats(s_scales + fragment_key(n, 0), scale);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) s[n][j] *= scale[j & 1] * factor;
-  }
+  for (int n = 0; n < kKeyTiles; ++n) scale_keys(s_scales, n, s[n]);
+}
+
+/// The part of a plane's scales that is common to a head's keys and stays out of the products.
+template <Scale scale>
+__device__ __forceinline__ float common_scale(const abi::PlaneArg& plane, i32 kv_head) {
+  if constexpr (scale == Scale::token_head || scale == Scale::block) return plane.global_scale;
+  return head_scale<scale>(plane, kv_head);
 }
 
 /// Hides keys past the end.
@@ -191,8 +199,7 @@ struct ScoreFactor {
   float to_base2;  // of what raise_maxima and weigh are given: > 0, so that maxima may be taken before it
 
   static __device__ __forceinline__ ScoreFactor make(const Args& p, const abi::SegmentArg& segment, i32 kv_head) {
-    const float scale = c.k_scale == Scale::token_head ? segment.k.global_scale : head_scale<c.k_scale>(segment.k, kv_head);
-    const float raw = p.score_factor * scale;
+    const float raw = p.score_factor * common_scale<c.k_scale>(segment.k, kv_head);
     if constexpr (Variant::kHasLogits || !Variant::kSoftmax) return {raw, kLog2E};
     const float magnitude = abs(raw);
     return {raw, magnitude < 0x1p-126F ? 0x1p-126F : magnitude};  // 0 would make NaN of a hidden key's -inf

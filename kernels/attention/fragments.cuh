@@ -19,6 +19,22 @@ namespace girih::attention {
 /// Dims that one 16-byte chunk of a row holds.
 __device__ constexpr int chunk_dims(Type t) { return 128 / bits(t); }
 
+/// Bytes of one key's block scales in shared memory, for rows of kRowBytes.
+template <Type kType, int kRowBytes>
+constexpr int kBlockScaleBytes = is_four_bit(kType) ? (2 * kRowBytes / scale_block(kType) + 3) / 4 * 4 : 0;
+
+/// Two block scales (bytes: low, high) as a pair of T.
+template <Type kType, typename T>
+__device__ __forceinline__ u32 block_scale_pair(u32 low, u32 high) {
+  if constexpr (kType == Type::nvfp4) {
+    u32 pairs[2];
+    widen<T, e4m3>(pairs, low | high << 8);
+    return pairs[0];
+  } else {
+    return (e8m0_to_bf16_pair(low) & 0xffffU) | e8m0_to_bf16_pair(high) << 16;
+  }
+}
+
 /// K of 16 keys as B operands: inner step s covers 16 dims.
 template <Type kType, Type kOperand, int kRowBytes>
 struct KeyFragments {
@@ -38,11 +54,12 @@ struct KeyFragments {
     const int lane = ptx::lane_idx();
     return {(lane & 7) + (lane >> 4) * 8, (lane >> 3) & 1};
   }
-  /// Fragments of the inner steps [load * kStepsPerLoad, ...) of keys [8 row8, 8 row8 + 16): b[step][key half].
-  static __device__ __forceinline__ void load(const u8* s_rows, const tile::LaneRows<kRowBytes>& rows, int row8, int load,
+  /// Fragments of the inner steps [load * kStepsPerLoad, ...) of keys [8 row8, 8 row8 + 16): b[step][key half]. `s_scales`: block scales of
+  /// the rows.
+  static __device__ __forceinline__ void load(const typename tile::LaneRows<kRowBytes>::Tile& rows, const u8* s_scales, int row8, int load,
                                               u32 (&b)[kStepsPerLoad][2][2]) {
     u32 r[4];
-    ptx::ldmatrix_x4(r, s_rows + rows.at(row8, load));
+    ptx::ldmatrix_x4(r, rows.at(row8, load));
     if constexpr (bits(kType) == 16) {
       b[0][0][0] = r[0];
       b[0][0][1] = r[1];
@@ -53,6 +70,19 @@ struct KeyFragments {
       widen<T, Storage<kType>>(b[1][0], r[1]);
       widen<T, Storage<kType>>(b[0][1], r[2]);
       widen<T, Storage<kType>>(b[1][1], r[3]);
+    } else {
+      const int lane = ptx::lane_idx();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {  // chunk i % 2 of 32 dims, keys 8 (i / 2)
+        const u8* s_key = s_scales + (8 * row8 + 8 * (i / 2) + lane / 4) * kBlockScaleBytes<kType, kRowBytes>;
+        const int chunk = 2 * load + i % 2;
+        const u32 code = s_key[kType == Type::nvfp4 ? 2 * chunk + lane % 4 / 2 : chunk];
+        const u32 scale = block_scale_pair<kType, T>(code, code);
+        u32 pairs[4];
+        widen_e2m1<T>(pairs, r[i]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) b[2 * (i % 2) + j / 2][i / 2][j % 2] = mul_pair<T>(pairs[j], scale);
+      }
     }
   }
 };
@@ -66,9 +96,9 @@ struct EightKeyFragments {
     const int lane = ptx::lane_idx();
     return {lane & 7, lane >> 3};
   }
-  static __device__ __forceinline__ void load(const u8* s_rows, const tile::LaneRows<kRowBytes>& rows, int load, u32 (&b)[2][2]) {
+  static __device__ __forceinline__ void load(const typename tile::LaneRows<kRowBytes>::Tile& rows, int load, u32 (&b)[2][2]) {
     u32 r[4];
-    ptx::ldmatrix_x4(r, s_rows + rows.at(0, 2 * load));
+    ptx::ldmatrix_x4(r, rows.at(0, 2 * load));
     b[0][0] = r[0];
     b[0][1] = r[1];
     b[1][0] = r[2];
@@ -90,10 +120,10 @@ struct ValueFragments {
     return {lane & 15, lane >> 4};
   }
   /// Fragments of the column tiles [load * kTilesPerLoad, ...), keys [8 row8, 8 row8 + 16).
-  static __device__ __forceinline__ void load(const u8* s_rows, const tile::LaneRows<kRowBytes>& rows, int row8, int load,
+  static __device__ __forceinline__ void load(const typename tile::LaneRows<kRowBytes>::Tile& rows, const u8* s_scales, int row8, int load,
                                               u32 (&b)[kTilesPerLoad][2]) {
     u32 r[4];
-    ptx::ldmatrix_x4_trans(r, s_rows + rows.at(row8, load));
+    ptx::ldmatrix_x4_trans(r, rows.at(row8, load));
     if constexpr (bits(kType) == 16) {
       b[0][0] = r[0];
       b[0][1] = r[1];
@@ -107,6 +137,17 @@ struct ValueFragments {
         widen<T, Storage<kType>>(pairs, ptx::permute_bytes(r[i], 0U, 0x3120U));
         b[i / 2 * 2][i % 2] = pairs[0];
         b[i / 2 * 2 + 1][i % 2] = pairs[1];
+      }
+    } else {
+      const int lane = ptx::lane_idx();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {  // two keys by four dims of chunk i / 2; keys 8 (i % 2)
+        constexpr int kStride = kBlockScaleBytes<kType, kRowBytes>;
+        const int chunk = 2 * load + i / 2;
+        const u8* s_key = s_scales + (8 * row8 + 8 * (i % 2) + 2 * (lane % 4)) * kStride + (kType == Type::nvfp4 ? 2 * chunk + lane / 16 : chunk);
+        const u32 scale = block_scale_pair<kType, T>(s_key[0], s_key[kStride]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) b[i / 2 * 4 + j][i % 2] = mul_pair<T>(widen_e2m1_pair<T>(r[i] >> (4 * j)), scale);
       }
     }
   }

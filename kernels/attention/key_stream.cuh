@@ -7,6 +7,7 @@
 #pragma once
 
 #include "attention/config.cuh"
+#include "attention/fragments.cuh"
 #include "attention/problem.cuh"
 #include "core/types.cuh"
 #include "ptx/memory.cuh"
@@ -31,11 +32,14 @@ struct StreamShape {
   static constexpr int kSlotBytes = max(KeyRows::bytes(kStepKeys), ValueRows::bytes(kStepKeys));
   static constexpr int kTilesPerStep = c.v_is_k ? 1 : 2;
   static constexpr int kSlots = c.stages;
-  // Scales of single keys lie after the tiles: kv_block of each slot.
+  // Scales of single keys (token_head: f32; block: bytes) lie after the tiles, kv_block of them for each slot.
   static constexpr bool kKeyScales = c.k_scale == Scale::token_head;
   static constexpr bool kValueScales = c.v_scale == Scale::token_head;
+  static constexpr int kKeyScaleBytes = kKeyScales ? 4 : kBlockScaleBytes<c.k_type, kKeyBytes>;
+  static constexpr int kValueScaleBytes = kValueScales ? 4 : kBlockScaleBytes<c.v_type, kValueBytes>;
+  static constexpr int kSlotScaleBytes = kStepKeys * max(kKeyScaleBytes, kValueScaleBytes);
   static constexpr int kScalesAt = kSlots * kSlotBytes;
-  static constexpr int kRingBytes = kScalesAt + (kKeyScales || kValueScales ? kSlots * kStepKeys * 4 : 0);
+  static constexpr int kRingBytes = kScalesAt + kSlots * kSlotScaleBytes;
   static_assert(kRows >= 8 && kRows <= 16);
   static_assert(kSlots % kTilesPerStep == 0);  // a slot holds K always or V always
 };
@@ -96,8 +100,8 @@ class KeyStream {
       : p_(p), item_(items.begin), num_items_(static_cast<i32>(items.end - items.begin)), s_ring_(s_ring), warp_(ptx::warp_idx()) {}
 
   /// The scales of the keys in slot `slot`.
-  static __device__ __forceinline__ const float* scales(const u8* s_ring, int slot) {
-    return reinterpret_cast<const float*>(s_ring + Shape::kScalesAt) + slot * Shape::kStepKeys;
+  static __device__ __forceinline__ const u8* scales(const u8* s_ring, int slot) {
+    return s_ring + Shape::kScalesAt + slot * Shape::kSlotScaleBytes;
   }
 
   /// Starts the copies of the next step's keys, as one group, and looks up the step after it. The first call only looks up. The slot must be
@@ -107,7 +111,7 @@ class KeyStream {
       begin_step();
       if (row_segment_ >= 0) {
         copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::KeyRows::kStride);
-        if constexpr (Shape::kKeyScales) copy_scales(0);
+        if constexpr (Shape::kKeyScaleBytes > 0) copy_scales<c.k_type, Shape::kKeyScaleBytes, c.head_dim_qk>(0);
       }
       end_tile();
     }
@@ -123,14 +127,14 @@ class KeyStream {
       copy_rows<c.v_type, Shape::kValueBytes, 0, Shape::ValueRows::kChunks>(
           s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::ValueRows::kStride, row_, 16, p_.segments[row_segment_].v,
           bytes(c.v_type, c.head_dim_vo), (row_fast_ & kValuesFast) != 0);
-      if constexpr (Shape::kValueScales) copy_scales(16);
+      if constexpr (Shape::kValueScaleBytes > 0) copy_scales<c.v_type, Shape::kValueScaleBytes, c.head_dim_vo>(16);
     }
     end_tile();
   }
 
  private:
   static constexpr bool kTwoParts = c.head_dim_rope > 0;
-  static constexpr bool kScaled = Shape::kKeyScales || Shape::kValueScales;
+  static constexpr bool kScaled = Shape::kSlotScaleBytes > 0;
   static constexpr int kKeysFast = 1, kValuesFast = 2;  // copied in whole chunks
   static constexpr i32 kNoPage = -1;
 
@@ -212,12 +216,20 @@ class KeyStream {
     key_ += Shape::kStepKeys;
   }
 
-  /// Of this warp's keys; lane first_lane + i knows where that of key i is.
+  /// Of this warp's keys; lane first_lane + i knows where those of key i are. Blocks past the head's dims get scales of 0.
+  template <Type t, int kBytes, int kDims>
   __device__ __forceinline__ void copy_scales(int first_lane) {
     const int key = ptx::lane_idx() - first_lane;
     if (key < 0 || key >= Shape::kRows) return;
-    u8* s_scale = s_ring_ + Shape::kScalesAt + (slot_ * Shape::kStepKeys + warp_ * Shape::kRows + key) * 4;
-    ptx::cp_async_4(s_scale, scale_, scale_ != nullptr);
+    u8* s_scales = s_ring_ + Shape::kScalesAt + slot_ * Shape::kSlotScaleBytes + (warp_ * Shape::kRows + key) * kBytes;
+    constexpr int kStored = is_four_bit(t) ? (kDims + scale_block(t) - 1) / scale_block(t) : 4;
+    if (!is_four_bit(t) || (kStored % 4 == 0 && (reinterpret_cast<u64>(scale_) & 3U) == 0)) {
+#pragma unroll
+      for (int i = 0; i < kBytes; i += 4) ptx::cp_async_4(s_scales + i, scale_ + i, scale_ != nullptr && i < kStored);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kBytes; ++i) s_scales[i] = scale_ != nullptr && i < kStored ? scale_[i] : u8{0};
+    }
   }
 
   __device__ __forceinline__ void copy_keys(u8* s_rows) {

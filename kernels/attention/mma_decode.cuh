@@ -88,7 +88,7 @@ class Decode {
       }
       if (has_keys) weigh_scores(*item, range, begin, first, s);
       if (!c.v_is_k && works) s_rows = wait_for_rows<typename Stream::ValueRows>();
-      if (has_keys) add_values(*item, s_rows, s);
+      if (has_keys) add_values(s_rows, s);
       if (works) leave_slot();
       if constexpr (c.v_is_k) {
         stream.issue_keys(lead > kLead);
@@ -144,21 +144,25 @@ class Decode {
   }
 
   __device__ __forceinline__ void scores(const u8* s_rows, float (&s)[2][4]) const {
+    const auto rows = key_rows_.in(s_rows);
 #pragma unroll
     for (int load = 0; load < Keys::kSteps / Keys::kStepsPerLoad; ++load) {
       u32 b[Keys::kStepsPerLoad][2][2];
-      Keys::load(s_rows, key_rows_, 0, load, b);
+      Keys::load(rows, own_scales<Stream::kKeyScaleBytes>(), 0, load, b);
 #pragma unroll
       for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
         ptx::mma_16x8x16<T>(s[0], q_[load * Keys::kStepsPerLoad + i], b[i][0]);
         ptx::mma_16x8x16<T>(s[1], q_[load * Keys::kStepsPerLoad + i], b[i][1]);
       }
     }
-    if constexpr (Stream::kKeyScales) scale_keys(own_scales(), 1.0F, s);
+    if constexpr (Stream::kKeyScales) scale_keys(own_scales<Stream::kKeyScaleBytes>(), s);
   }
 
   /// Scales of this warp's keys in the slot at work.
-  __device__ __forceinline__ const float* own_scales() const { return KeyStream<c>::scales(s_memory_, slot_) + warp_ * Stream::kRows; }
+  template <int kBytes>
+  __device__ __forceinline__ const u8* own_scales() const {
+    return KeyStream<c>::scales(s_memory_, slot_) + warp_ * Stream::kRows * kBytes;
+  }
 
   /// Raw scores become weights; what has been summed is brought to the new maximum.
   __device__ __forceinline__ void weigh_scores(const abi::WorkItem& item, const StepRange& range, int begin, int first, float (&s)[2][4]) {
@@ -185,14 +189,15 @@ class Decode {
     }
   }
 
-  __device__ __forceinline__ void add_values(const abi::WorkItem& item, const u8* s_rows, float (&s)[2][4]) {
-    if constexpr (Stream::kValueScales) scale_keys(own_scales(), value_plane<c>(p_.segments[item.segment]).global_scale, s);
+  __device__ __forceinline__ void add_values(const u8* s_rows, float (&s)[2][4]) {
+    if constexpr (Stream::kValueScales) scale_keys(own_scales<Stream::kValueScaleBytes>(), s);
     u32 weights[4];
     pack_weights<T>(s[0], s[1], weights);
+    const auto rows = value_rows_.in(s_rows);
 #pragma unroll
     for (int load = 0; load < kValueLoads; ++load) {
       u32 b[Values::kTilesPerLoad][2];
-      Values::load(s_rows, value_rows_, 0, load, b);
+      Values::load(rows, own_scales<Stream::kValueScaleBytes>(), 0, load, b);
 #pragma unroll
       for (int i = 0; i < Values::kTilesPerLoad; ++i) ptx::mma_16x8x16<T>(o_[load * Values::kTilesPerLoad + i], weights, b[i]);
     }
@@ -232,7 +237,7 @@ class Decode {
       }
     }
     ptx::sync_block();
-    const float value_factor = head_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
+    const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (8 * half >= item.row_count) break;

@@ -83,6 +83,7 @@ class Prefill {
 
  private:
   static constexpr int kRingSteps = Stream::kSlots / Stream::kTilesPerStep;
+  static_assert(kRingSteps >= 2 && Stream::kStepKeys % (8 * kKeyTiles) == 0);
   static constexpr int kPartKeys = 8 * kKeyTiles;
 
   static __device__ __forceinline__ void issue_step(KeyStream<c>& stream) {
@@ -97,18 +98,20 @@ class Prefill {
     issue_step(stream);
     const u8* s_keys = s_memory_ + slot_ * Stream::kSlotBytes;
     const u8* s_values = c.v_is_k ? s_keys : s_keys + Stream::kSlotBytes;
-    const float* s_key_scales = KeyStream<c>::scales(s_memory_, slot_);
-    const float* s_value_scales = c.v_is_k ? s_key_scales : s_key_scales + Stream::kStepKeys;
+    const u8* s_key_scales = KeyStream<c>::scales(s_memory_, slot_);
+    const u8* s_value_scales = c.v_is_k ? s_key_scales : s_key_scales + Stream::kSlotScaleBytes;
     slot_ = slot_ + Stream::kTilesPerStep == Stream::kSlots ? 0 : slot_ + Stream::kTilesPerStep;
     if (warp_ * Shape::kWarpRows >= item.row_count) return;  // none of this warp's rows exist
 #pragma unroll 1
     for (int part = 0; part < Stream::kStepKeys && begin + part < range.end; part += kPartKeys) {
       const u8* s_part_keys = s_keys + part * Stream::KeyRows::kStride;
       const u8* s_part_values = s_values + part * Stream::ValueRows::kStride;
+      const u8* s_part_key_scales = s_key_scales + part * Stream::kKeyScaleBytes;
+      const u8* s_part_value_scales = s_value_scales + part * Stream::kValueScaleBytes;
       if (range.all_visible(begin + part, kPartKeys) && begin + part + kPartKeys <= range.end) {
-        add_keys<false>(item, range, begin + part, s_part_keys, s_part_values, s_key_scales + part, s_value_scales + part);
+        add_keys<false>(item, range, begin + part, s_part_keys, s_part_values, s_part_key_scales, s_part_value_scales);
       } else {
-        add_keys<true>(item, range, begin + part, s_part_keys, s_part_values, s_key_scales + part, s_value_scales + part);
+        add_keys<true>(item, range, begin + part, s_part_keys, s_part_values, s_part_key_scales, s_part_value_scales);
       }
     }
   }
@@ -117,15 +120,15 @@ class Prefill {
   /// that changes scores meet, registers are moved about.
   template <bool kHides>
   __device__ __forceinline__ void add_keys(const abi::WorkItem& item, const StepRange& range, int first, const u8* s_keys, const u8* s_values,
-                                           const float* s_key_scales, const float* s_value_scales) {
+                                           const u8* s_key_scales, const u8* s_value_scales) {
     float s[kRowTiles][kKeyTiles][4];
-    scores(s_keys, s);
+    scores(s_keys, s_key_scales, s);
     if constexpr (Stream::kKeyScales) {
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) scale_keys(s_key_scales, 1.0F, s[t]);
+      for (int t = 0; t < kRowTiles; ++t) scale_keys(s_key_scales, s[t]);
     }
     finish_scores<kHides>(item, range, first, s);
-    add_values(item, s_values, s_value_scales, s);
+    add_values(s_values, s_value_scales, s);
   }
 
   __device__ __forceinline__ void begin_item(const abi::WorkItem& item) {
@@ -158,7 +161,7 @@ class Prefill {
     ptx::sync_block();
   }
 
-  __device__ __forceinline__ void scores(const u8* s_keys, float (&s)[kRowTiles][kKeyTiles][4]) const {
+  __device__ __forceinline__ void scores(const u8* s_keys, const u8* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) const {
     const u8* s_query = s_memory_ + Shape::kQueryAt + warp_ * Shape::kWarpRows * Shape::QueryRows::kStride;
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
@@ -168,24 +171,36 @@ class Prefill {
         for (int j = 0; j < 4; ++j) s[t][n][j] = 0.0F;
       }
     }
-#pragma unroll
-    for (int load = 0; load < Keys::kSteps / Keys::kStepsPerLoad; ++load) {
-      u32 a[Keys::kStepsPerLoad][kRowTiles][4];
+    // Fragments are asked for one round of products ahead (where registers allow): the latency of shared memory is that of five products.
+    const auto query = query_rows_.in(s_query);
+    const auto keys = key_rows_.in(s_keys);
+    constexpr int kLoads = Keys::kSteps / Keys::kStepsPerLoad;
+    constexpr int kAhead = Keys::kStepsPerLoad == 1 ? 1 : 0;
+    u32 a[kAhead + 1][Keys::kStepsPerLoad][kRowTiles][4];
+    u32 b[kAhead + 1][kKeyTiles / 2][Keys::kStepsPerLoad][2][2];
+    const auto load_fragments = [&](int load) {
+      const int to = load % (kAhead + 1);
 #pragma unroll
       for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[i][t], s_query + query_rows_.at(2 * t, load * Keys::kStepsPerLoad + i));
+        for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[to][i][t], query.at(2 * t, load * Keys::kStepsPerLoad + i));
       }
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; n += 2) {
-        u32 b[Keys::kStepsPerLoad][2][2];
-        Keys::load(s_keys, key_rows_, n, load, b);
+      for (int n = 0; n < kKeyTiles; n += 2) Keys::load(keys, s_scales, n, load, b[to][n / 2]);
+    };
+    if constexpr (kAhead > 0) load_fragments(0);
 #pragma unroll
-        for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
+    for (int load = 0; load < kLoads; ++load) {
+      const int from = load % (kAhead + 1);
+      if (load + kAhead < kLoads) load_fragments(load + kAhead);
+#pragma unroll
+      for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; n += 2) {
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) {
-            ptx::mma_16x8x16<T>(s[t][n], a[i][t], b[i][0]);
-            ptx::mma_16x8x16<T>(s[t][n + 1], a[i][t], b[i][1]);
+            ptx::mma_16x8x16<T>(s[t][n], a[from][i][t], b[from][n / 2][i][0]);
+            ptx::mma_16x8x16<T>(s[t][n + 1], a[from][i][t], b[from][n / 2][i][1]);
           }
         }
       }
@@ -240,8 +255,16 @@ class Prefill {
   }
 
   /// Scores become weights, 16 keys at a time, so that their exponentials run beside the products of the 16 before.
-  __device__ __forceinline__ void add_values(const abi::WorkItem& item, const u8* s_values, const float* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) {
-    const float global_scale = Stream::kValueScales ? value_plane<c>(p_.segments[item.segment]).global_scale : 1.0F;
+  __device__ __forceinline__ void add_values(const u8* s_values, const u8* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) {
+    const auto values = value_rows_.in(s_values);
+    constexpr int kLoads = kKeyTiles / 2 * kValueLoads;  // of 16 keys by kTilesPerLoad * 8 dims
+    constexpr int kAhead = min(2, kLoads - 1);
+    u32 b[kAhead + 1][Values::kTilesPerLoad][2];
+    const auto load_fragments = [&](int load) {
+      Values::load(values, s_scales, load / kValueLoads * 2, load % kValueLoads, b[load % (kAhead + 1)]);
+    };
+#pragma unroll
+    for (int load = 0; load < kAhead; ++load) load_fragments(load);
 #pragma unroll
     for (int n = 0; n < kKeyTiles; n += 2) {
       u32 a[kRowTiles][4];
@@ -251,36 +274,30 @@ class Prefill {
           weigh(state_[t], s[t][n], factor_.to_base2);
           weigh(state_[t], s[t][n + 1], factor_.to_base2);
         }
-        if constexpr (Stream::kValueScales) scale_two(n, s_scales, global_scale, s[t]);
+        if constexpr (Stream::kValueScales) {
+          scale_keys(s_scales, n, s[t][n]);
+          scale_keys(s_scales, n + 1, s[t][n + 1]);
+        }
         pack_weights<T>(s[t][n], s[t][n + 1], a[t]);
       }
 #pragma unroll
-      for (int load = 0; load < kValueLoads; ++load) {
-        u32 b[Values::kTilesPerLoad][2];
-        Values::load(s_values, value_rows_, n, load, b);
+      for (int i = 0; i < kValueLoads; ++i) {
+        const int load = n / 2 * kValueLoads + i;
+        if (load + kAhead < kLoads) load_fragments(load + kAhead);
 #pragma unroll
-        for (int i = 0; i < Values::kTilesPerLoad; ++i) {
+        for (int j = 0; j < Values::kTilesPerLoad; ++j) {
 #pragma unroll
-          for (int t = 0; t < kRowTiles; ++t) ptx::mma_16x8x16<T>(o_[t][load * Values::kTilesPerLoad + i], a[t], b[i]);
+          for (int t = 0; t < kRowTiles; ++t) {
+            ptx::mma_16x8x16<T>(o_[t][i * Values::kTilesPerLoad + j], a[t], b[load % (kAhead + 1)][j]);
+          }
         }
       }
     }
   }
 
-  /// Weights of the key tiles n and n + 1 times their keys' scales of V.
-  __device__ __forceinline__ void scale_two(int n, const float* s_scales, float global_scale, float (&s)[kKeyTiles][4]) const {
-#pragma unroll
-    for (int i = n; i < n + 2; ++i) {
-      float scale[2];
-      load_floats(s_scales + fragment_key(i, 0), scale);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) s[i][j] *= scale[j & 1] * global_scale;
-    }
-  }
-
   /// Every eight rows are laid out in this warp's rows of Q (which have served), so that a row is written by a warp in wide pieces.
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
-    const float value_factor = head_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
+    const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
     const int first_row = warp_ * Shape::kWarpRows;
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {

@@ -36,7 +36,7 @@ struct WideShape {
   static constexpr int kTopsAt = kWeightsAt + WeightRows::bytes(c.tile_rows);
   static constexpr int kLastAt = kTopsAt + kSharers * c.tile_rows * 4;
   static constexpr int kSharedBytes = kLastAt + 16;
-  static_assert(c.v_is_k && kGroupRows % 16 == 0 && kWarpKeys % 8 == 0 && kWarpDims * bits(c.v_type) / 8 % 128 == 0);
+  static_assert(bits(c.k_type) >= 8 && c.v_is_k && kGroupRows % 16 == 0 && kWarpKeys % 8 == 0 && kWarpDims * bits(c.v_type) / 8 % 128 == 0);
   static_assert(kGroups * 8 * c.head_dim_vo * 4 <= QueryRows::bytes(c.tile_rows));
 };
 
@@ -153,7 +153,7 @@ class Wide {
     ptx::cp_async_wait<Stream::kSlots - 2>();
     ptx::sync_block();
     const u8* s_tile = s_memory_ + slot_ * Stream::kSlotBytes;
-    s_scales_ = KeyStream<c>::scales(s_memory_, slot_) + sharer_ * Shape::kWarpKeys;
+    s_scales_ = KeyStream<c>::scales(s_memory_, slot_) + sharer_ * Shape::kWarpKeys * Stream::kKeyScaleBytes;
     slot_ = slot_ + 1 == Stream::kSlots ? 0 : slot_ + 1;
     return s_tile;
   }
@@ -163,7 +163,7 @@ class Wide {
     scores(s_tile + sharer_ * Shape::kWarpKeys * Stream::KeyRows::kStride, s);
     if constexpr (Stream::kKeyScales) {
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) scale_keys(s_scales_, 1.0F, s[t]);
+      for (int t = 0; t < kRowTiles; ++t) scale_keys(s_scales_, s[t]);
     }
     mask_scores(item, range, begin, s);
     if constexpr (Variant::kSoftmax) share_maxima(s);
@@ -173,7 +173,7 @@ class Wide {
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n) weigh(state_[t], s[t][n], factor_.to_base2);
       }
-      if constexpr (Stream::kValueScales) scale_keys(s_scales_, p_.segments[item.segment].k.global_scale, s[t]);
+      if constexpr (Stream::kValueScales) scale_keys(s_scales_, s[t]);
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
         u8* s_weights = s_memory_ + Shape::kWeightsAt + lane_ % 4 * 4;
@@ -190,18 +190,20 @@ class Wide {
   __device__ __forceinline__ void scores(const u8* s_keys, float (&s)[kRowTiles][kKeyTiles][4]) const {
     const u8* s_query = s_memory_ + Shape::kQueryAt + first_row() * Shape::QueryRows::kStride;
     constexpr int kStepsPerLoad = kEight ? 2 : Keys::kStepsPerLoad;
+    const auto query = query_rows_.in(s_query);
+    const auto keys = key_rows_.in(s_keys);
 #pragma unroll
     for (int load = 0; load < Keys::kSteps / kStepsPerLoad; ++load) {
       u32 a[kStepsPerLoad][kRowTiles][4];
 #pragma unroll
       for (int i = 0; i < kStepsPerLoad; ++i) {
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[i][t], s_query + query_rows_.at(2 * t, load * kStepsPerLoad + i));
+        for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[i][t], query.at(2 * t, load * kStepsPerLoad + i));
       }
       if constexpr (kEight) {
         static_assert(bits(c.k_type) == 16);
         u32 b[2][2];
-        EightKeys::load(s_keys, key_rows_, load, b);
+        EightKeys::load(keys, load, b);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
 #pragma unroll
@@ -211,7 +213,7 @@ class Wide {
 #pragma unroll
         for (int n = 0; n < kKeyTiles; n += 2) {
           u32 b[Keys::kStepsPerLoad][2][2];
-          Keys::load(s_keys, key_rows_, n, load, b);
+          Keys::load(keys, s_scales_, n, load, b);
 #pragma unroll
           for (int i = 0; i < kStepsPerLoad; ++i) {
 #pragma unroll
@@ -285,15 +287,17 @@ class Wide {
 
   __device__ __forceinline__ void add_values(const u8* s_values) {
     const u8* s_weights = s_memory_ + Shape::kWeightsAt + first_row() * Shape::WeightRows::kStride;
+    const auto weights = weight_rows_.in(s_weights);
+    const auto values = value_rows_.in(s_values);
 #pragma unroll
     for (int k = 0; k < Stream::kStepKeys / 16; ++k) {
       u32 a[kRowTiles][4];
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[t], s_weights + weight_rows_.at(2 * t, k));
+      for (int t = 0; t < kRowTiles; ++t) ptx::ldmatrix_x4(a[t], weights.at(2 * t, k));
 #pragma unroll
       for (int load = 0; load < kValueLoads; ++load) {
         u32 b[Values::kTilesPerLoad][2];
-        Values::load(s_values, value_rows_, 2 * k, load, b);
+        Values::load(values, s_scales_, 2 * k, load, b);
 #pragma unroll
         for (int i = 0; i < Values::kTilesPerLoad; ++i) {
 #pragma unroll
@@ -311,7 +315,7 @@ class Wide {
 
   /// Eight rows of each group at a time are laid out whole in Q's place, and written by the group's warps.
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
-    const float value_factor = head_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
+    const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -349,7 +353,7 @@ class Wide {
   tile::LaneRows<Stream::kKeyBytes> key_rows_;
   tile::LaneRows<Stream::kValueBytes> value_rows_;
   int slot_ = 0;
-  const float* s_scales_ = nullptr;  // of this warp's keys in the slot at work
+  const u8* s_scales_ = nullptr;  // of this warp's keys in the slot at work
 
   float o_[kRowTiles][kSumTiles][4];
   FragmentState state_[kRowTiles];

@@ -122,7 +122,7 @@ struct RowWriter {
 
   const Args& p;
   const typename Variant::Params& params;
-  float value_factor;  // V's tensor or head scale, left out of the products; 1 where there is none, and with chunks (already applied)
+  float value_factor;  // what V's scales have in common, if left out of the products; 1 where there is none, and with chunks (already applied)
   RowState state;
   float* g_part;  // null: the row is final
   float* g_part_ml;
@@ -175,7 +175,7 @@ struct RowWriter {
   __device__ __forceinline__ void write(int dim, const float (&o)[kN]) const {
     float x[kN];
 #pragma unroll
-    for (int i = 0; i < kN; ++i) x[i] = c.v_scale == Scale::tensor || c.v_scale == Scale::head ? o[i] * value_factor : o[i];
+    for (int i = 0; i < kN; ++i) x[i] = c.v_scale != Scale::none ? o[i] * value_factor : o[i];
     if (g_part != nullptr) {
       store_floats(g_part + dim, x);
       return;

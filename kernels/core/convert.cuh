@@ -280,6 +280,18 @@ __device__ __forceinline__ void widen(u32 (&pairs)[2], u32 codes) {
   Widen<T, Code>::apply(pairs, codes);
 }
 
+/// Two e2m1 codes, in the low nibbles of the halves, as a pair of T = f16 or bf16; without their scales. Exact.
+template <typename T>
+__device__ __forceinline__ u32 widen_e2m1_pair(u32 spread) {
+  const u32 sign = (spread & 0x00080008U) << 12;
+  const u32 magnitude = spread & 0x00070007U;
+  if constexpr (kSame<T, f16>) {
+    return ptx::mul_f16x2(magnitude << 9 | sign, 0x74007400U);
+  } else {
+    return ptx::mul_bf16x2(magnitude << 6 | sign, 0x7e807e80U);
+  }
+}
+
 /// Eight e2m1 codes (element 0 in the lowest nibble) as four pairs of T = f16 or bf16; without their scales. Exact. A product with an e4m3
 /// scale has at most 6 significant bits, so mul_pair by such a scale (nvfp4) is exact in both types; by an e8m0 scale (mxfp4) it is exact
 /// in bf16 where the result is normal and finite, and overflows f16 from scale 2^14 on.
@@ -288,14 +300,7 @@ __device__ __forceinline__ void widen_e2m1(u32 (&pairs)[4], u32 codes) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const u32 byte = codes >> (8 * i);
-    const u32 spread = (byte & 0xfU) | (byte & 0xf0U) << 12;
-    const u32 sign = (spread & 0x00080008U) << 12;
-    const u32 magnitude = spread & 0x00070007U;
-    if constexpr (kSame<T, f16>) {
-      pairs[i] = ptx::mul_f16x2(magnitude << 9 | sign, 0x74007400U);
-    } else {
-      pairs[i] = ptx::mul_bf16x2(magnitude << 6 | sign, 0x7e807e80U);
-    }
+    pairs[i] = widen_e2m1_pair<T>((byte & 0xfU) | (byte & 0xf0U) << 12);
   }
 }
 

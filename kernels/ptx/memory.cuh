@@ -7,6 +7,21 @@ namespace girih::ptx {
 
 __device__ __forceinline__ u32 shared_address(const void* s_pointer) { return static_cast<u32>(__cvta_generic_to_shared(s_pointer)); }
 
+/// A place in shared memory as instructions take it: what is added to one that is opaque becomes part of the instruction.
+struct SharedPointer {
+  u32 address;
+  SharedPointer() = default;
+  __device__ __forceinline__ explicit SharedPointer(u32 at) : address(at) {}
+  __device__ __forceinline__ SharedPointer(const void* s_pointer) : address(shared_address(s_pointer)) {}
+  __device__ __forceinline__ SharedPointer operator+(int bytes) const { return SharedPointer(address + static_cast<u32>(bytes)); }
+};
+/// Keeps the place in a register: the compiler neither works it out again at each use nor keeps sums with it in registers of their own.
+__device__ __forceinline__ SharedPointer opaque_shared(const void* s_pointer) {
+  SharedPointer pointer = s_pointer;
+  asm volatile("" : "+r"(pointer.address));
+  return pointer;
+}
+
 /// 16 bytes that are read once by this kernel and written by no one meanwhile: bypass L1.
 __device__ __forceinline__ Vec16 load_stream(const void* g_source) {
   Vec16 v;

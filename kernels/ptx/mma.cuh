@@ -12,17 +12,17 @@ namespace girih::ptx {
 
 /// Four 8x8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i (16 bytes, aligned), r[i] receives of matrix
 /// i row lane / 4, columns 2 (lane % 4) and the next.
-__device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], const void* s_row) {
+__device__ __forceinline__ void ldmatrix_x4(u32 (&r)[4], SharedPointer row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(s_row))
+               : "r"(row.address)
                : "memory");
 }
 /// The same, each matrix transposed.
-__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], const void* s_row) {
+__device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], SharedPointer row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(s_row))
+               : "r"(row.address)
                : "memory");
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/types.cuh"
+#include "ptx/memory.cuh"
 
 namespace girih::tile {
 
@@ -25,20 +26,33 @@ struct SharedRows {
   }
 };
 
-/// One lane's addresses for ldmatrix: chunk `lane_chunk + 2 i` of row `lane_row + 8 n`, i and n known to the compiler. What depends on the
-/// lane is worked out once; of the rest an exclusive or remains (of which four differ), and immediates.
+/// One lane's addresses for ldmatrix: chunk `lane_chunk + 2 i` of row `lane_row + 8 n`, i and n known to the compiler.
 template <int kRowBytes>
 struct LaneRows {
   using Rows = SharedRows<kRowBytes>;
   int base;
 
+  /// lane_chunk is 0 or 1 (for at() with an even chunk pair, up to 3).
   __device__ __forceinline__ LaneRows(int lane_row, int lane_chunk)
       : base(lane_row * Rows::kStride + (Rows::kSwizzled ? lane_chunk ^ (lane_row & 7) : lane_chunk) * kChunkBytes) {}
-  /// lane_chunk is 0 or 1; 2 and 3 too where all chunk_pairs are even.
-  __device__ __forceinline__ int at(int row8, int chunk_pair) const {
-    const int chunk = 2 * chunk_pair;
-    if constexpr (Rows::kSwizzled) return (base ^ ((chunk & 7) * kChunkBytes)) + (chunk >> 3) * 8 * kChunkBytes + row8 * 8 * Rows::kStride;
-    return base + chunk * kChunkBytes + row8 * 8 * Rows::kStride;
+
+  /// The addresses in the rows at s_rows: what depends on the lane, and of the exclusive or the four that differ. All else is part of the
+  /// instructions. Left to itself the compiler keeps every sum in a register of its own, and these kernels have none to spare.
+  struct Tile {
+    ptx::SharedPointer places[Rows::kSwizzled ? 4 : 1];
+
+    __device__ __forceinline__ ptx::SharedPointer at(int row8, int chunk_pair) const {
+      const int chunk = 2 * chunk_pair;
+      const int rows = row8 * 8 * Rows::kStride;
+      if constexpr (Rows::kSwizzled) return places[chunk_pair & 3] + ((chunk >> 3) * 8 * kChunkBytes + rows);
+      return places[0] + (chunk * kChunkBytes + rows);
+    }
+  };
+  __device__ __forceinline__ Tile in(const u8* s_rows) const {
+    Tile tile;
+#pragma unroll
+    for (int i = 0; i < (Rows::kSwizzled ? 4 : 1); ++i) tile.places[i] = ptx::opaque_shared(s_rows + (base ^ (2 * i * kChunkBytes)));
+    return tile;
   }
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/math.h"
+#include "cpu/features.h"
 #include "cpu/thread_pool.h"
 #include "variant/evaluate.h"
 
@@ -63,6 +64,8 @@ static bool uses_bf16_dot(const ScheduleState& s) {
 void prepare_cpu(ScheduleState& state, const Context& context) {
   state.cpu_target = context.cpu_target();
   state.bf16_dot = uses_bf16_dot(state);
+  const bool bytes = bits(state.spec.k_dtype) == 8 && bits(state.spec.v_dtype) == 8;
+  state.byte_lookup = state.bf16_dot && bytes && cpu::detect_features().avx512_vbmi;
   state.scratch_slots = std::min(state.num_units, context.num_workers());
   state.unit_scratch_bytes = cpu_scratch(state).total;
   if (state.program.rope) {

@@ -9,24 +9,14 @@
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12's own "undefined" vectors (GCC bug 105593)
 #endif
-#include <immintrin.h>
-
-#include <cstring>
-
-#include "hwy/base.h"
+#include "attention/cpu_bf16-inl.h"
 
 HWY_PUSH_ATTRIBUTES("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
 
 namespace girih::attention::bf16 {
 namespace {
 
-HWY_INLINE __m512 dot(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
-HWY_INLINE __m512i load(const void* p) { return _mm512_loadu_si512(p); }
-HWY_INLINE __m512i broadcast_pair(const void* p) {
-  int pair = 0;
-  std::memcpy(&pair, p, sizeof(pair));
-  return _mm512_set1_epi32(pair);
-}
+constexpr int kSmallKeys = 64;  // keys a step of the small tiles
 
 template <int kRows, int kColumns>
 HWY_INLINE void score_block(const std::byte* const* k_at, const std::uint32_t* q, int ldr, int depth, float* scores) {
@@ -110,86 +100,180 @@ HWY_INLINE void interleave(__m512i even, __m512i odd, __m512i& low, __m512i& hig
   high = _mm512_permutex2var_epi16(even, load(kHigh), odd);
 }
 
-/// Sums of four vectors to out[0..3].
-HWY_INLINE void store_four_sums(__m512 a, __m512 b, __m512 c, __m512 d, float* out) {
-  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-  const __m512 sums = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))),
-                                    _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd))));
-  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
-  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1)));
+/// Leading dimensions and the row's length, known to the compiler where kDim > 0.
+template <int kDim>
+struct SmallShape {
+  int dim, ld, lds;
+  HWY_INLINE SmallShape(int row_dim, int row_ld, int scores_ld)
+      : dim(kDim > 0 ? kDim : row_dim), ld(kDim > 0 ? kDim : row_ld), lds(kDim > 0 ? kSmallKeys : scores_ld) {}
+};
+
+/// Four keys of kRows rows.
+template <int kRows>
+HWY_INLINE void small_score_rows(const std::uint16_t* q, int ldq, const std::byte* const* k_at, std::int64_t offset, int dim, float* scores,
+                                 int lds) {
+  const std::byte* k0 = k_at[0] + offset;
+  const std::byte* k1 = k_at[1] + offset;
+  const std::byte* k2 = k_at[2] + offset;
+  const std::byte* k3 = k_at[3] + offset;
+  __m512 sum[kRows][4];
+  for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm512_setzero_ps();
+  for (int d = 0; d < dim; d += 32) {
+    const __m512i a0 = load(k0 + 2 * d);
+    const __m512i a1 = load(k1 + 2 * d);
+    const __m512i a2 = load(k2 + 2 * d);
+    const __m512i a3 = load(k3 + 2 * d);
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i b = load(q + static_cast<std::int64_t>(r) * ldq + d);
+      sum[r][0] = dot(sum[r][0], a0, b);
+      sum[r][1] = dot(sum[r][1], a1, b);
+      sum[r][2] = dot(sum[r][2], a2, b);
+      sum[r][3] = dot(sum[r][3], a3, b);
+    }
+  }
+  store_scores<kRows>(sum, scores, lds);
 }
 
-template <int kRows>
-HWY_INLINE void small_score_rows(const std::uint16_t* q, int ldq, const std::byte* const* k_at, std::int64_t offset, int n, Ahead& ahead,
-                                 int dim, float* scores, int lds) {
-  for (int key = 0; key < n; key += 4) {
-    for (int i = key; i < key + 4 && i < n; ++i) ahead.step(2 * dim);
-    const std::byte* k0 = k_at[key] + offset;
-    const std::byte* k1 = k_at[key + 1] + offset;
-    const std::byte* k2 = k_at[key + 2] + offset;
-    const std::byte* k3 = k_at[key + 3] + offset;
-    __m512 sum[kRows][4];
-    for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm512_setzero_ps();
-    for (int d = 0; d < dim; d += 32) {
-      const __m512i a0 = load(k0 + 2 * d);
-      const __m512i a1 = load(k1 + 2 * d);
-      const __m512i a2 = load(k2 + 2 * d);
-      const __m512i a3 = load(k3 + 2 * d);
-      for (int r = 0; r < kRows; ++r) {
-        const __m512i b = load(q + static_cast<std::int64_t>(r) * ldq + d);
-        sum[r][0] = dot(sum[r][0], a0, b);
-        sum[r][1] = dot(sum[r][1], a1, b);
-        sum[r][2] = dot(sum[r][2], a2, b);
-        sum[r][3] = dot(sum[r][3], a3, b);
+/// One key of four rows; kOneHead: of one head, else of four, whose keys lie `stride` apart.
+template <bool kOneHead>
+HWY_INLINE void small_score_key(const std::uint16_t* q, int ldq, const std::byte* k, std::int64_t stride, int dim, float* scores, int lds) {
+  __m512 sum[4];
+  sum[0] = sum[1] = sum[2] = sum[3] = _mm512_setzero_ps();
+  for (int d = 0; d < dim; d += 32) {
+    __m512i a = load(k + 2 * d);
+    for (int r = 0; r < 4; ++r) {
+      if (!kOneHead && r > 0) a = load(k + r * stride + 2 * d);
+      sum[r] = dot(sum[r], a, load(q + static_cast<std::int64_t>(r) * ldq + d));
+    }
+  }
+  store_scores(sum, scores, lds);
+}
+
+template <int kDim>
+void small_scores_of(const SmallHeads& heads, const std::uint16_t* q, int ldq, const std::byte* const* k_at, Ahead ahead, float* scores,
+                     int lds) {
+  const SmallShape<kDim> shape(heads.dim, ldq, lds);
+  for (int key = 0; key < heads.num_keys; key += 4) {
+    ahead.touch_pages(key, key + 4);
+    if (heads.score_keys == 1) {
+      const int end = key + 4 < heads.num_keys ? key + 4 : heads.num_keys;
+      for (int i = key; i < end; ++i) {
+        for (int row = 0; row < heads.num_heads * heads.rows; row += 4) {
+          const std::uint16_t* q_row = q + static_cast<std::int64_t>(row) * shape.ld;
+          float* out = scores + static_cast<std::int64_t>(row) * shape.lds + i;
+          if (heads.rows == 1) {
+            ahead.step(8 * shape.dim);
+            small_score_key<false>(q_row, shape.ld, k_at[i] + row * heads.stride, heads.stride, shape.dim, out, shape.lds);
+          } else {
+            if (row % heads.rows == 0) ahead.step(2 * shape.dim);
+            small_score_key<true>(q_row, shape.ld, k_at[i] + row / heads.rows * heads.stride, 0, shape.dim, out, shape.lds);
+          }
+        }
+      }
+      continue;
+    }
+    for (int h = 0; h < heads.num_heads; ++h) {
+      ahead.step(8 * shape.dim);
+      const std::int64_t offset = h * heads.stride;
+      for (int r = 0; r < heads.rows;) {
+        const std::int64_t row = static_cast<std::int64_t>(h) * heads.rows + r;
+        const std::uint16_t* q_row = q + row * shape.ld;
+        float* out = scores + row * shape.lds + key;
+        if (heads.rows - r >= 4) {
+          small_score_rows<4>(q_row, shape.ld, k_at + key, offset, shape.dim, out, shape.lds);
+          r += 4;
+        } else if (heads.rows - r >= 2) {
+          small_score_rows<2>(q_row, shape.ld, k_at + key, offset, shape.dim, out, shape.lds);
+          r += 2;
+        } else {
+          small_score_rows<1>(q_row, shape.ld, k_at + key, offset, shape.dim, out, shape.lds);
+          r += 1;
+        }
       }
     }
-    for (int r = 0; r < kRows; ++r) {
-      store_four_sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3], scores + static_cast<std::int64_t>(r) * lds + key);
-    }
   }
 }
 
-/// kChunks x 32 columns of kRows rows.
+/// Adds kChunks x 32 columns of two keys to kRows rows of sums. v1 may be absent: a row of zeros, because a weight of 0 would make NaN of
+/// an infinity.
 template <int kRows, int kChunks>
-HWY_INLINE void small_output_columns(const std::uint16_t* p, int ldp, const std::byte* const* v_at, std::int64_t offset, int n,
-                                     Ahead& ahead, int begin, const float* corr, float* o, int ldv) {
+HWY_INLINE void add_pair(const std::uint16_t* p, int ldp, const std::byte* v0, const std::byte* v1, __m512 (&sum)[kRows][2 * kChunks]) {
+  __m512i b[2 * kChunks];
+  for (int j = 0; j < kChunks; ++j) {
+    interleave(load(v0 + 64 * j), v1 != nullptr ? load(v1 + 64 * j) : _mm512_setzero_si512(), b[2 * j], b[2 * j + 1]);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    const __m512i w = broadcast_pair(p + static_cast<std::int64_t>(r) * ldp);
+    for (int j = 0; j < 2 * kChunks; ++j) sum[r][j] = dot(sum[r][j], b[j], w);
+  }
+}
+
+/// n keys, kChunks x 32 columns of kRows rows; kKeys > 0: n is kKeys.
+template <int kRows, int kChunks, int kKeys>
+HWY_INLINE void small_output_columns(const std::uint16_t* p, int ldp, const std::byte* const* v_at, std::int64_t offset, int n, float* o,
+                                     int ldv) {
   __m512 sum[kRows][2 * kChunks];
   for (int r = 0; r < kRows; ++r) {
-    const __m512 c = _mm512_set1_ps(corr[r]);
-    for (int j = 0; j < 2 * kChunks; ++j) {
-      sum[r][j] = _mm512_mul_ps(_mm512_loadu_ps(o + static_cast<std::int64_t>(r) * ldv + begin + 16 * j), c);
-    }
+    for (int j = 0; j < 2 * kChunks; ++j) sum[r][j] = _mm512_loadu_ps(o + static_cast<std::int64_t>(r) * ldv + 16 * j);
   }
-  for (int key = 0; key < n; key += 2) {
-    const bool pair = key + 1 < n;  // a missing last key is a row of zeros: its weight of 0 would make NaN of an infinity
-    ahead.step(64 * kChunks);
-    if (pair) ahead.step(64 * kChunks);
-    const std::byte* v0 = v_at[key] + offset + 2 * begin;
-    const std::byte* v1 = pair ? v_at[key + 1] + offset + 2 * begin : v0;
-    __m512i b[2 * kChunks];
-    for (int j = 0; j < kChunks; ++j) {
-      interleave(load(v0 + 64 * j), pair ? load(v1 + 64 * j) : _mm512_setzero_si512(), b[2 * j], b[2 * j + 1]);
+  if constexpr (kKeys > 0) {
+#pragma GCC unroll 8
+    for (int key = 0; key < kKeys; key += 2) {
+      add_pair<kRows, kChunks>(p + key, ldp, v_at[key] + offset, v_at[key + 1] + offset, sum);
     }
-    for (int r = 0; r < kRows; ++r) {
-      const __m512i w = broadcast_pair(p + static_cast<std::int64_t>(r) * ldp + key);
-      for (int j = 0; j < 2 * kChunks; ++j) sum[r][j] = dot(sum[r][j], b[j], w);
+  } else {
+    for (int key = 0; key < n; key += 2) {
+      add_pair<kRows, kChunks>(p + key, ldp, v_at[key] + offset, key + 1 < n ? v_at[key + 1] + offset : nullptr, sum);
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int j = 0; j < 2 * kChunks; ++j) _mm512_storeu_ps(o + static_cast<std::int64_t>(r) * ldv + begin + 16 * j, sum[r][j]);
+    for (int j = 0; j < 2 * kChunks; ++j) _mm512_storeu_ps(o + static_cast<std::int64_t>(r) * ldv + 16 * j, sum[r][j]);
   }
 }
 
-template <int kRows>
-HWY_INLINE void small_output_rows(const std::uint16_t* p, int ldp, const std::byte* const* v_at, std::int64_t offset, int n, Ahead& ahead,
-                                  int dim, const float* corr, float* o, int ldv) {
+template <int kRows, int kKeys>
+HWY_INLINE void small_output_rows(const std::uint16_t* p, int ldp, const std::byte* const* v_at, std::int64_t offset, int n, int dim,
+                                  float* o, int ldv) {
   constexpr int kChunks = kRows == 1 ? 4 : 2;  // 8 independent sums at least, 16 at most
   int d = 0;
   for (; d + 32 * kChunks <= dim; d += 32 * kChunks) {
-    small_output_columns<kRows, kChunks>(p, ldp, v_at, offset, n, ahead, d, corr, o, ldv);
+    small_output_columns<kRows, kChunks, kKeys>(p, ldp, v_at, offset + 2 * d, n, o + d, ldv);
   }
-  for (; d < dim; d += 32) small_output_columns<kRows, 1>(p, ldp, v_at, offset, n, ahead, d, corr, o, ldv);
+  for (; d < dim; d += 32) small_output_columns<kRows, 1, 0>(p, ldp, v_at, offset + 2 * d, n, o + d, ldv);
+}
+
+/// One step of all rows of a head.
+HWY_INLINE void small_output_head(const std::uint16_t* p, int ldp, const std::byte* const* v_at, std::int64_t offset, int n, int rows,
+                                  int dim, float* o, int ldv) {
+  int r = 0;
+  for (; r + 4 <= rows; r += 4) small_output_rows<4, 0>(p + r * ldp, ldp, v_at, offset, n, dim, o + r * ldv, ldv);
+  if (rows - r >= 2) {
+    small_output_rows<2, 0>(p + r * ldp, ldp, v_at, offset, n, dim, o + r * ldv, ldv);
+    r += 2;
+  }
+  if (r < rows) small_output_rows<1, 0>(p + r * ldp, ldp, v_at, offset, n, dim, o + r * ldv, ldv);
+}
+
+/// All steps of kKeys keys from the first on, rows a multiple of kRows. Returns the key after them.
+template <int kDim, int kRows, int kKeys>
+HWY_INLINE int whole_output_steps(const SmallHeads& heads, const std::uint16_t* p, const std::byte* const* v_at, Ahead& ahead, float* o) {
+  int key = 0;
+  for (; key + kKeys <= heads.num_keys; key += kKeys) {
+    ahead.touch_pages(key, key + kKeys);
+    const std::uint16_t* weights = p + key;
+    float* out = o;
+    std::int64_t offset = 0;
+    for (int h = 0; h < heads.num_heads; ++h) {
+      ahead.step(2 * kKeys * kDim);
+      for (int r = 0; r < heads.rows; r += kRows) {
+        small_output_rows<kRows, kKeys>(weights, kSmallKeys, v_at + key, offset, kKeys, kDim, out, kDim);
+        weights += kRows * kSmallKeys;
+        out += kRows * kDim;
+      }
+      offset += heads.stride;
+    }
+  }
+  return key;
 }
 
 }  // namespace
@@ -247,42 +331,29 @@ void pack_values(const std::byte* const* v_at, int n, int dim, int ldv, std::uin
   }
 }
 
-void small_scores(const std::uint16_t* q, int ldq, int rows, const std::byte* const* k_at, std::int64_t offset, int n, Ahead& ahead,
-                  int dim, float* scores, int lds) {
-  Ahead none;
-  for (int r = 0; r < rows;) {
-    Ahead& now = r == 0 ? ahead : none;
-    const std::uint16_t* row = q + static_cast<std::int64_t>(r) * ldq;
-    float* out = scores + static_cast<std::int64_t>(r) * lds;
-    if (rows - r >= 4) {
-      small_score_rows<4>(row, ldq, k_at, offset, n, now, dim, out, lds);
-      r += 4;
-    } else if (rows - r >= 2) {
-      small_score_rows<2>(row, ldq, k_at, offset, n, now, dim, out, lds);
-      r += 2;
-    } else {
-      small_score_rows<1>(row, ldq, k_at, offset, n, now, dim, out, lds);
-      r += 1;
-    }
-  }
+// Both products walk the keys in address order, a few keys of all heads at a time (prefetch.h). The common head_dim is a constant.
+
+void small_scores(const SmallHeads& heads, const std::uint16_t* q, int ldq, const std::byte* const* k_at, Ahead ahead, float* scores,
+                  int lds) {
+  const bool common = heads.dim == 128 && ldq == 128 && lds == kSmallKeys;
+  (common ? small_scores_of<128> : small_scores_of<0>)(heads, q, ldq, k_at, ahead, scores, lds);
 }
 
-void small_outputs(const std::uint16_t* p, int ldp, int rows, const std::byte* const* v_at, std::int64_t offset, int n, Ahead& ahead,
-                   int dim, const float* corr, float* o, int ldv) {
-  Ahead none;
-  for (int r = 0; r < rows;) {
-    Ahead& now = r == 0 ? ahead : none;
-    const std::uint16_t* row = p + static_cast<std::int64_t>(r) * ldp;
-    float* out = o + static_cast<std::int64_t>(r) * ldv;
-    if (rows - r >= 4) {
-      small_output_rows<4>(row, ldp, v_at, offset, n, now, dim, corr + r, out, ldv);
-      r += 4;
-    } else if (rows - r >= 2) {
-      small_output_rows<2>(row, ldp, v_at, offset, n, now, dim, corr + r, out, ldv);
-      r += 2;
-    } else {
-      small_output_rows<1>(row, ldp, v_at, offset, n, now, dim, corr + r, out, ldv);
-      r += 1;
+void small_outputs(const SmallHeads& heads, const std::uint16_t* p, int ldp, const std::byte* const* v_at, Ahead ahead, float* o, int ldv) {
+  const int step = heads.output_keys;
+  int key = 0;
+  if (heads.dim == 128 && ldv == 128 && ldp == kSmallKeys) {
+    if (heads.rows % 4 == 0 && step == 2) key = whole_output_steps<128, 4, 2>(heads, p, v_at, ahead, o);
+    if (heads.rows % 4 == 0 && step == 4) key = whole_output_steps<128, 4, 4>(heads, p, v_at, ahead, o);
+    if (heads.rows == 1 && step == 2) key = whole_output_steps<128, 1, 2>(heads, p, v_at, ahead, o);
+  }
+  for (; key < heads.num_keys; key += step) {
+    const int n = heads.num_keys - key < step ? heads.num_keys - key : step;
+    ahead.touch_pages(key, key + n);
+    for (int h = 0; h < heads.num_heads; ++h) {
+      const std::int64_t row = static_cast<std::int64_t>(h) * heads.rows;
+      ahead.step(2 * step * heads.dim);
+      small_output_head(p + row * ldp + key, ldp, v_at + key, h * heads.stride, n, heads.rows, heads.dim, o + row * ldv, ldv);
     }
   }
 }
@@ -301,10 +372,8 @@ void pack_weights(const float*, int, int, std::uint32_t*) { absent(); }
 void pack_values(const std::byte* const*, int, int, int, std::uint32_t*) { absent(); }
 void large_outputs(const std::uint32_t*, int, const std::uint32_t*, int, int, int, const float*, float*) { absent(); }
 void narrow(const float*, int, std::uint16_t*) { absent(); }
-void small_scores(const std::uint16_t*, int, int, const std::byte* const*, std::int64_t, int, Ahead&, int, float*, int) { absent(); }
-void small_outputs(const std::uint16_t*, int, int, const std::byte* const*, std::int64_t, int, Ahead&, int, const float*, float*, int) {
-  absent();
-}
+void small_scores(const SmallHeads&, const std::uint16_t*, int, const std::byte* const*, Ahead, float*, int) { absent(); }
+void small_outputs(const SmallHeads&, const std::uint16_t*, int, const std::byte* const*, Ahead, float*, int) { absent(); }
 
 }  // namespace girih::attention::bf16
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "attention/prefetch.h"
+#include "girih/tensor.h"
 
 namespace girih::attention::bf16 {
 
@@ -25,13 +26,35 @@ void large_outputs(const std::uint32_t* p, int ldr, const std::uint32_t* v, int 
 /// f32 to bf16, nearest even; n % 16 == 0.
 void narrow(const float* from, int n, std::uint16_t* to);
 
-/// scores[r][key] = q[r] . K[key] of `rows` rows for n keys; dim % 32 == 0; q: bf16 [rows, ldq]; K[key] = k_at[key] + offset, k_at: a
-/// multiple of 4 entries. `ahead` steps by a row of dim a key.
-void small_scores(const std::uint16_t* q, int ldq, int rows, const std::byte* const* k_at, std::int64_t offset, int n, Ahead& ahead,
-                  int dim, float* scores, int lds);
+/// Neighbouring KV heads served together: row h * rows + r is query row r of head h, whose K or V lie h * stride bytes past a key's
+/// address.
+struct SmallHeads {
+  int num_heads = 1;
+  int rows = 0;             // of one head
+  std::int64_t stride = 0;  // bytes
+  int dim = 0;              // a multiple of 32
+  int num_keys = 0;
 
-/// o[r][0..dim) = o * corr[r] + p[r] V; dim % 32 == 0; p: bf16 [rows, ldp], 0 past n; V[key] = v_at[key] + offset.
-void small_outputs(const std::uint16_t* p, int ldp, int rows, const std::byte* const* v_at, std::int64_t offset, int n, Ahead& ahead,
-                   int dim, const float* corr, float* o, int ldv);
+  int score_keys = 4;   // worked on at once: 4, or 1 by one: four heads of a row, or four rows of a head
+  int output_keys = 4;  // worked on at once
+};
+
+/// scores[row][key] = q[row] . K[key]. q: bf16 [rows, ldq]; k_at: a multiple of 4 entries.
+void small_scores(const SmallHeads& heads, const std::uint16_t* q, int ldq, const std::byte* const* k_at, Ahead ahead, float* scores,
+                  int lds);
+
+/// o[row][0..dim) += p[row] V; p: bf16 [rows, ldp], 0 past the last key.
+void small_outputs(const SmallHeads& heads, const std::uint16_t* p, int ldp, const std::byte* const* v_at, Ahead ahead, float* o, int ldv);
+
+// The same for codes of 8 bits (cpu_bf16_bytes.cc; dim % 64 == 0, needs AVX512-VBMI). They widen in an order of their own: q comes, and o
+// stays, with the dims of each 64 permuted.
+void small_scores(const SmallHeads& heads, DType dtype, const std::uint16_t* q, int ldq, const std::byte* const* k_at, Ahead ahead,
+                  float* scores, int lds);
+void small_outputs(const SmallHeads& heads, DType dtype, const std::uint16_t* p, int ldp, const std::byte* const* v_at, Ahead ahead,
+                   float* o, int ldv);
+/// A row of queries into that order, in place.
+void permute_query(std::uint16_t* q, int dim);
+/// A row of outputs out of it, in place.
+void restore_output(float* o, int dim);
 
 }  // namespace girih::attention::bf16

@@ -24,15 +24,12 @@ void reset_state(int rows, int ldv, float* m, float* l, float* o) {
   for (int i = 0; i < rows; ++i) clear_row(o + static_cast<std::int64_t>(i) * ldv, ldv);
 }
 
-/// How many items from `item` on are one small tile for neighbouring KV heads, to be served together. That pays where a head's row is
-/// short: MHA d128 decode (32 heads, two workers) went from 22 to 38 GB/s with int8 and from 13 to 23 with e4m3, but lost a tenth with
-/// bf16, whose rows of 256 bytes are runs of four lines already.
+/// How many items from `item` on are one small tile for neighbouring KV heads, to be served together: what a token holds of all of them is
+/// one run of memory (prefetch.h).
 int bundle_length(const Tile& t, const abi::WorkItem* item, const abi::WorkItem* end) {
   const AttentionSpec& spec = t.schedule->spec;
   constexpr std::uint8_t kWhole = abi::WorkItem::kFirst | abi::WorkItem::kLast;
   if (item->tile_class != kSmall || item->flags != kWhole || item->kv_begin == item->kv_end) return 1;
-  constexpr std::int64_t kLongRow = 256;
-  if (bytes(spec.k_dtype, spec.head_dim_qk) >= kLongRow) return 1;
   if (spec.k_scale == ScaleGranularity::token_head || spec.v_scale == ScaleGranularity::token_head) return 1;
   const int most = min_int(kMaxBundle, t.shape.max_rows / item->row_count);
   int n = 1;
@@ -58,9 +55,8 @@ int begin_tile(Tile& t, const abi::WorkItem* item, int num_heads) {
   t.segment = plan.segments.data() + item->segment;
   t.kv_head = item->kv_head;
   bind_sources(t, small);
-  if (!t.k_source.direct || !t.v_source.direct) num_heads = 1;
+  if (!t.k_source.direct || !t.v_source.direct || !rows_adjoin(t.k_source) || !rows_adjoin(t.v_source)) num_heads = 1;
   t.num_heads = num_heads;
-  t.heads_adjoin = num_heads > 1 && rows_adjoin(t.k_source) && rows_adjoin(t.v_source);
   for (int h = 0; h < num_heads; ++h) {
     const int first = h * t.num_rows;
     t.kv_head = item->kv_head + h;
@@ -79,21 +75,9 @@ int begin_tile(Tile& t, const abi::WorkItem* item, int num_heads) {
   return num_heads;
 }
 
-/// Keys a step. Heads served together take fewer, so that a step's K and V and the prefetched next ones stay in L2.
-int keys_per_step(const Tile& t, const abi::WorkItem& item) {
-  const int block = t.schedule->tune.classes[item.tile_class].kv_block;
-  if (t.num_heads == 1) return block;
-  constexpr std::int64_t kStepBytes = 96 << 10;
-  const std::int64_t key_bytes = static_cast<std::int64_t>(t.num_heads) *
-                                 (bytes(t.schedule->spec.k_dtype, t.shape.dqk) + bytes(t.schedule->spec.v_dtype, t.shape.dvo));
-  int keys = 16;
-  while (2 * keys <= block && 2 * keys * key_bytes <= kStepBytes) keys *= 2;
-  return keys;
-}
-
 /// All blocks of an item into a state.
 void reduce_item(Tile& t, const abi::WorkItem& item, float* m, float* l, float* o) {
-  const std::int64_t block = keys_per_step(t, item);
+  const std::int64_t block = t.schedule->tune.classes[item.tile_class].kv_block;
   const auto keys_from = [&](std::int64_t begin) HWY_ATTR {
     const std::int64_t left = item.kv_end - begin;
     return static_cast<int>(left < block ? left : block);
@@ -138,6 +122,7 @@ void end_tile(Tile& t, const abi::WorkItem* item) {
     for (int r = 0; r < t.num_rows; ++r) {
       const int i = h * t.num_rows + r;
       float* o = t.o + static_cast<std::int64_t>(i) * t.shape.ldv;
+      if (t.bytes) bf16::restore_output(o, t.shape.dvo);
       if (!scaled && t.head_value_factor[h] != 1.0F) scale_output_row(t.head_value_factor[h], t.shape.ldv, o);
       if (item[h].part_row >= 0) {
         store_part_row(t, item[h].part_row + r, t.m[i], t.l[i], o);

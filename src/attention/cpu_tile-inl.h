@@ -51,7 +51,7 @@ struct KeyBlock {
   float* v_scale = nullptr;
 };
 
-/// Heads of a small tile that are served together: a block's keys of all heads are read while their pages are at hand.
+/// Heads of a small tile that are served together, whose rows lie one after another in memory.
 inline constexpr int kMaxBundle = 32;
 
 struct Tile {
@@ -84,11 +84,10 @@ struct Tile {
   float* sin = nullptr;
 
   // Of the current tile.
-  int num_rows = 0;           // of one head
-  int ldr = 0;                // rows rounded up to 16
-  int kv_head = 0;            // the first, or the one being set up
-  int num_heads = 1;          // small tiles: neighbouring heads served together (rows of head h from h * num_rows)
-  bool heads_adjoin = false;  // their rows lie one after another in memory
+  int num_rows = 0;   // of one head
+  int ldr = 0;        // rows rounded up to 16
+  int kv_head = 0;    // the first, or the one being set up
+  int num_heads = 1;  // small tiles: neighbouring heads served together (rows of head h from h * num_rows)
   float head_score_factor[kMaxBundle] = {};
   float head_value_factor[kMaxBundle] = {};
   const SegmentData* data = nullptr;
@@ -99,6 +98,7 @@ struct Tile {
   bool needs_positions = false;  // KeyBlock::pos, rope_pos
   bool needs_slots = false;      // KeyBlock::page, slot
   bool bf16 = false;             // products in bf16: Q, staged K and V, and weights are bf16, and Q is not scaled
+  bool bytes = false;            // and K and V are codes of 8 bits that are widened in registers: Q and O are permuted (cpu_bf16.h)
   float q_factor = 1;            // multiplies Q as it is loaded
   float score_factor = 1;        // multiplies scores instead
 };
@@ -266,6 +266,11 @@ HWY_INLINE bool in_place_bf16(const KvPlane& p, int dim, int multiple) {
   return p.dtype == DType::bf16 && (p.dim_byte_stride == 0 || p.dim_byte_stride == 2) && dim % multiple == 0;
 }
 
+/// Codes that the bf16 products of small tiles widen in registers.
+HWY_INLINE bool in_place_bytes(const KvPlane& p, int dim) {
+  return bits(p.dtype) == 8 && (p.dim_byte_stride == 0 || p.dim_byte_stride == 1) && dim % 64 == 0;
+}
+
 /// Whether the rows of neighbouring heads lie one after another (NHD).
 HWY_INLINE bool rows_adjoin(const Source& s) { return s.plane->head_byte_stride == s.dim * bits(s.plane->dtype) / 8; }
 
@@ -281,16 +286,19 @@ HWY_INLINE void bind_sources(Tile& t, bool small) {
   if (k.rope_dim > 0) k.rope_plane = &store.k_rope;
   const bool k_changes = !program.key.empty() || s.rope != nullptr;
   const KvPlane& v_plane = s.spec.v_is_k ? store.k : store.v;
+  t.bytes = small && s.byte_lookup && k.rope_dim == 0 && in_place_bytes(store.k, k.dim) && in_place_bytes(v_plane, s.spec.head_dim_vo);
   t.bf16 =
-      s.bf16_dot && (!small || (k.rope_dim == 0 && in_place_bf16(store.k, k.dim, 32) && in_place_bf16(v_plane, s.spec.head_dim_vo, 32)));
-  k.direct = !k_changes && k.rope_dim == 0 && (t.bf16 ? in_place_bf16(store.k, k.dim, 2) : small && widens_in_place(store.k, k.dim));
+      t.bytes ||
+      (s.bf16_dot && (!small || (k.rope_dim == 0 && in_place_bf16(store.k, k.dim, 32) && in_place_bf16(v_plane, s.spec.head_dim_vo, 32))));
+  const bool in_place = t.bf16 ? t.bytes || in_place_bf16(store.k, k.dim, 2) : small && widens_in_place(store.k, k.dim);
+  k.direct = !k_changes && k.rope_dim == 0 && in_place;
   k.scale_rows = !t.bf16 && (!program.key.empty() || k.rope_dim > 0 || (!k.direct && s.spec.k_scale == ScaleGranularity::token_head));
   if (!k.scale_rows) k.factor = head_scale(store.k, t.kv_head);
 
   Source v;
   v.plane = &v_plane;
   v.dim = s.spec.head_dim_vo;
-  v.direct = program.value.empty() && (t.bf16 ? in_place_bf16(*v.plane, v.dim, 1) : small && widens_in_place(*v.plane, v.dim));
+  v.direct = program.value.empty() && (t.bf16 ? t.bytes || in_place_bf16(*v.plane, v.dim, 1) : small && widens_in_place(*v.plane, v.dim));
   v.scale_rows = !t.bf16 && (!program.value.empty() || (!v.direct && s.spec.v_scale == ScaleGranularity::token_head));
   const bool rope_spares_v = s.rope == nullptr || s.rope->begin() >= v.dim;
   t.v_in_k = s.spec.v_is_k && !k.direct && (t.bf16 || !v.direct) && program.key.empty() && program.value.empty() && rope_spares_v;

@@ -21,9 +21,15 @@ std::int64_t row_stride(std::int64_t row_bytes) {
   return (chunks % 8 == 0 ? chunks : chunks | 1) * 16;
 }
 
+/// Bytes of a key's own scales in the ring, for rows of `row_bytes`.
+std::int64_t scale_bytes(ScaleGranularity scale, DType dtype, std::int64_t row_bytes) {
+  if (scale == ScaleGranularity::token_head) return 4;
+  return scale == ScaleGranularity::block ? round_up(2 * row_bytes / (dtype == DType::nvfp4 ? 16 : 32), 4) : 0;
+}
+
 struct Rows {
   std::int64_t key, value, query;  // bytes of a row, padded
-  std::int64_t stored;             // of a key in the ring
+  std::int64_t stored;             // of a key in the ring, scales included
 };
 
 Rows rows_of(const AttentionSpec& spec) {
@@ -31,7 +37,8 @@ Rows rows_of(const AttentionSpec& spec) {
   r.key = round_up(bytes(spec.k_dtype, spec.head_dim_qk), 32);
   r.value = spec.v_is_k ? r.key : round_up(bytes(spec.v_dtype, spec.head_dim_vo), 32);
   r.query = r.key * 16 / bits(spec.k_dtype);
-  r.stored = std::max(row_stride(r.key), row_stride(r.value));
+  r.stored = std::max(row_stride(r.key), row_stride(r.value)) +
+             std::max(scale_bytes(spec.k_scale, spec.k_dtype, r.key), scale_bytes(spec.v_scale, spec.v_dtype, r.value));
   return r;
 }
 
@@ -43,13 +50,10 @@ struct Shape {
 
 /// mma_wide.cuh: V of more dims than a warp can sum.
 bool is_wide(const AttentionSpec& spec) { return spec.v_is_k && spec.head_dim_vo > kMaxDim; }
-bool has_key_scales(const AttentionSpec& spec) {
-  return spec.k_scale == ScaleGranularity::token_head || spec.v_scale == ScaleGranularity::token_head;
-}
 
 std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
   const Rows r = rows_of(request.spec);
-  const std::int64_t ring = shape.slots * shape.kv_block * (r.stored + (has_key_scales(request.spec) ? 4 : 0));
+  const std::int64_t ring = shape.slots * shape.kv_block * r.stored;
   if (is_wide(request.spec)) {
     const std::int64_t sharers = shape.threads / 32 / shape.warps_rows;
     return ring + shape.tile_rows * (row_stride(r.query) + row_stride(2 * shape.kv_block) + sharers * 4) + 16;
@@ -75,14 +79,13 @@ constexpr std::array<Shape, 7> kDecodeShapes = {{{kDecodeRows, 128, 2, 12},
                                                  {kDecodeRows, 128, 2, 2},
                                                  {kDecodeRows, 128, 1, 4},
                                                  {kDecodeRows, 128, 1, 2}}};
-constexpr std::array<Shape, 6> kPrefillShapes = {{{128, 128, 2, 4},
-                                                  {128, 128, 2, 2},
-                                                  {128, 256, 1, 4},
-                                                  {128, 256, 1, 2},
-                                                  {64, 128, 1, 4},
-                                                  {64, 128, 1, 2}}};
+constexpr std::array<Shape, 5> kPrefillShapes = {{{128, 128, 2, 4, 64},
+                                                  {128, 128, 2, 4, 32},
+                                                  {128, 256, 1, 4, 64},
+                                                  {128, 128, 1, 4, 32},
+                                                  {64, 128, 1, 4, 32}}};
 /// O of more than 128 dims leaves a warp room for 16 rows.
-constexpr std::array<Shape, 4> kWidePrefillShapes = {{{128, 256, 1, 4}, {128, 256, 1, 2}, {64, 128, 1, 4}, {64, 128, 1, 2}}};
+constexpr std::array<Shape, 2> kLongPrefillShapes = {{{128, 256, 1, 4, 64}, {64, 128, 1, 4, 32}}};
 
 /// MLA. Few rows are bound by memory: short steps keep more of them under way.
 constexpr std::array<Shape, 3> kWideSmallShapes = {{{16, 128, 1, 5, 32}, {16, 128, 1, 3, 32}, {16, 128, 1, 2, 32}}};
@@ -103,7 +106,7 @@ Shape shape_of(const CudaRequest& request, int tile_class) {
     return tile_class == kSmall ? first(kWideSmallShapes) : first(kWideLargeShapes);
   }
   if (tile_class == kSmall) return first(kDecodeShapes);
-  return request.spec.head_dim_vo > 128 ? first(kWidePrefillShapes) : first(kPrefillShapes);
+  return request.spec.head_dim_vo > 128 ? first(kLongPrefillShapes) : first(kPrefillShapes);
 }
 
 std::string mma_refusal(const CudaRequest& request, int tile_class) {
@@ -112,7 +115,9 @@ std::string mma_refusal(const CudaRequest& request, int tile_class) {
   if (request.device.arch < 80 && s.q_dtype != DType::f16) return "tensor cores before sm_80 take f16 only";
   if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return "q_dtype must be f16 or bf16";
   for (const DType kv : {s.k_dtype, s.v_dtype}) {
-    if (kv != s.q_dtype && kv != DType::e4m3 && kv != DType::e5m2 && kv != DType::i8) return "K and V must have Q's type or an 8-bit one";
+    if (bits(kv) > 8 && kv != s.q_dtype) return "K and V must have Q's type or a quantised one";
+    if (kv == DType::mxfp4 && s.q_dtype == DType::f16) return "mxfp4's scales exceed f16";
+    if (bits(kv) == 4 && is_wide(s)) return "MLA with 4-bit K";
   }
   if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";
   if (!v.softmax && s.q_dtype == DType::f16) return "weights that are no softmax may exceed f16";

@@ -68,6 +68,7 @@ DevicePlanState::DevicePlanState(const Context& context, std::shared_ptr<const S
   counters = cuda::DeviceBuffer(device, std::max<std::int64_t>(schedule->max_merges, 1) * 4);
   driver.fill(counters.pointer(), 0, counters.bytes(), nullptr);
   driver.synchronize(nullptr);
+  staging = cuda::PinnedBuffer(device, schedule->max_blob_bytes);  // now: nothing may be allocated while a stream is capturing
   side_stream = driver.create_stream();
   fork = driver.create_event();
   join = driver.create_event();
@@ -139,7 +140,7 @@ void DevicePlan::upload(const Plan& plan, void* stream) {
   const cuda::CurrentDevice current(*s.device);
   const cuda::Driver& driver = s.device->driver();
   if (driver.is_capturing(stream)) {
-    if (s.staging.data() == nullptr) s.staging = cuda::PinnedBuffer(s.device, s.schedule->max_blob_bytes);
+    s.staged = true;
     std::memcpy(s.staging.data(), blob.data(), blob.size());
     driver.copy_to_device(s.blob.pointer(), s.staging.data(), s.schedule->max_blob_bytes, stream);
   } else {
@@ -157,7 +158,7 @@ void DevicePlan::upload(const Plan& plan, void* stream) {
 
 void DevicePlan::stage(const Plan& plan) {
   DevicePlanState& s = *state_;
-  if (s.staging.data() == nullptr) fail(Code::invalid_argument, attention::kOp, "no upload of this device plan was captured; use upload()");
+  if (!s.staged) fail(Code::invalid_argument, attention::kOp, "no upload of this device plan was captured; use upload()");
   const std::span<const std::byte> blob = attention::checked_blob(s, plan.state());
   std::memcpy(s.staging.data(), blob.data(), blob.size());
   s.uploaded = &plan.state();

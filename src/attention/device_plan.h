@@ -39,7 +39,8 @@ struct DevicePlanState {
   cuda::DeviceBuffer counters;  // int32 [max_merges], zero between runs
   std::array<Slot, kSlots> slots;
   std::size_t next_slot = 0;
-  cuda::PinnedBuffer staging;  // of captured uploads; made by the first
+  cuda::PinnedBuffer staging;  // of captured uploads
+  bool staged = false;  // an upload has been captured
   cuda::Stream side_stream = nullptr;
   cuda::Event fork = nullptr;
   cuda::Event join = nullptr;

@@ -50,6 +50,7 @@ struct ScheduleState {
   int scratch_slots = 0;                // workers that run at once: min(num_units, the context's workers)
   CpuTarget cpu_target = CpuTarget::scalar;
   bool bf16_dot = false;                  // products through AVX512-BF16 (cpu_bf16.h)
+  bool byte_lookup = false;               // and small tiles over 8-bit data likewise: AVX512-VBMI is there
   std::shared_ptr<const RopeTable> rope;  // CPU backend, where the variant has RoPE
   std::shared_ptr<const CudaState> cuda;  // CUDA backend: kernels (cuda_state.h)
   std::vector<WorkspaceRegion> layout;

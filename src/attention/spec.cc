@@ -27,7 +27,7 @@ std::vector<AttentionCapability> attention_capabilities() {
   // The first row of a device is what its specs are checked against: the family that takes everything the device does.
   AttentionCapability mma = row(DeviceKind::cuda, "mma");
   mma.q_dtypes = {DType::f16, DType::bf16};
-  mma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8};
+  mma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8, DType::nvfp4, DType::mxfp4};
   mma.max_head_dim = 256;
   std::erase(mma.features, "rope");
   std::erase(mma.features, "transforms");

@@ -38,18 +38,19 @@ struct Bit {
 
 // Bit positions: Intel SDM volume 2A (CPUID), AMD APM volume 3 appendix E.
 constexpr Bit kBits[] = {
-    {"pclmulqdq", Word::leaf1_ecx, 1, kNoState},      {"ssse3", Word::leaf1_ecx, 9, kNoState},
-    {"sse4_1", Word::leaf1_ecx, 19, kNoState},        {"sse4_2", Word::leaf1_ecx, 20, kNoState},
-    {"aes", Word::leaf1_ecx, 25, kNoState},           {"avx", Word::leaf1_ecx, 28, kYmmState},
-    {"f16c", Word::leaf1_ecx, 29, kYmmState},         {"fma", Word::leaf1_ecx, 12, kYmmState},
-    {"lzcnt", Word::extended1_ecx, 5, kNoState},      {"bmi1", Word::leaf7_ebx, 3, kNoState},
-    {"bmi2", Word::leaf7_ebx, 8, kNoState},           {"avx2", Word::leaf7_ebx, 5, kYmmState},
-    {"avx512f", Word::leaf7_ebx, 16, kZmmState},      {"avx512dq", Word::leaf7_ebx, 17, kZmmState},
-    {"avx512cd", Word::leaf7_ebx, 28, kZmmState},     {"avx512bw", Word::leaf7_ebx, 30, kZmmState},
-    {"avx512vl", Word::leaf7_ebx, 31, kZmmState},     {"avx512_vnni", Word::leaf7_ecx, 11, kZmmState},
-    {"avx512_bf16", Word::leaf7_1_eax, 5, kZmmState}, {"avx512_fp16", Word::leaf7_edx, 23, kZmmState},
-    {"avx_vnni", Word::leaf7_1_eax, 4, kYmmState},    {"amx_tile", Word::leaf7_edx, 24, kTileState},
-    {"amx_int8", Word::leaf7_edx, 25, kTileState},    {"amx_bf16", Word::leaf7_edx, 22, kTileState},
+    {"pclmulqdq", Word::leaf1_ecx, 1, kNoState},     {"ssse3", Word::leaf1_ecx, 9, kNoState},
+    {"sse4_1", Word::leaf1_ecx, 19, kNoState},       {"sse4_2", Word::leaf1_ecx, 20, kNoState},
+    {"aes", Word::leaf1_ecx, 25, kNoState},          {"avx", Word::leaf1_ecx, 28, kYmmState},
+    {"f16c", Word::leaf1_ecx, 29, kYmmState},        {"fma", Word::leaf1_ecx, 12, kYmmState},
+    {"lzcnt", Word::extended1_ecx, 5, kNoState},     {"bmi1", Word::leaf7_ebx, 3, kNoState},
+    {"bmi2", Word::leaf7_ebx, 8, kNoState},          {"avx2", Word::leaf7_ebx, 5, kYmmState},
+    {"avx512f", Word::leaf7_ebx, 16, kZmmState},     {"avx512dq", Word::leaf7_ebx, 17, kZmmState},
+    {"avx512cd", Word::leaf7_ebx, 28, kZmmState},    {"avx512bw", Word::leaf7_ebx, 30, kZmmState},
+    {"avx512vbmi", Word::leaf7_ecx, 1, kZmmState},   {"avx512vl", Word::leaf7_ebx, 31, kZmmState},
+    {"avx512_vnni", Word::leaf7_ecx, 11, kZmmState}, {"avx512_bf16", Word::leaf7_1_eax, 5, kZmmState},
+    {"avx512_fp16", Word::leaf7_edx, 23, kZmmState}, {"avx_vnni", Word::leaf7_1_eax, 4, kYmmState},
+    {"amx_tile", Word::leaf7_edx, 24, kTileState},   {"amx_int8", Word::leaf7_edx, 25, kTileState},
+    {"amx_bf16", Word::leaf7_edx, 22, kTileState},
 };
 
 constexpr std::string_view kAvx2Needs[] = {"pclmulqdq", "ssse3", "sse4_1", "sse4_2", "aes",  "avx",
@@ -149,6 +150,7 @@ Features decode(const CpuidWords& words) {
   features.avx2 = has_all(features, kAvx2Needs);
   features.avx3 = features.avx2 && has_all(features, kAvx3Needs);
   features.avx512_bf16 = features.avx3 && has(features, "avx512_bf16");
+  features.avx512_vbmi = features.avx3 && has(features, "avx512vbmi");
   features.avx512_vnni = features.avx3 && has(features, "avx512_vnni");
 #if defined(__aarch64__)
   features.neon = true;  // part of the base architecture

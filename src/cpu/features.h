@@ -25,6 +25,7 @@ struct Features {
   bool avx2 = false;         // all that code compiled for Highway's AVX2 target may use: also FMA, F16C, BMI, BMI2, AES, CLMUL
   bool avx3 = false;         // likewise for Highway's AVX3 target: avx2, and AVX-512 F, BW, CD, DQ, VL
   bool avx512_bf16 = false;  // with avx3
+  bool avx512_vbmi = false;  // with avx3
   bool avx512_vnni = false;  // with avx3
   bool neon = false;
   std::vector<std::string> names;  // every feature found, by the names of /proc/cpuinfo

@@ -12,6 +12,14 @@ inline u32 shared_address(const void* s_pointer) {
   return static_cast<u32>(static_cast<const std::byte*>(s_pointer) - emulator::current().block->shared);
 }
 
+struct SharedPointer {
+  const u8* place;
+  SharedPointer() = default;
+  SharedPointer(const void* s_pointer) : place(static_cast<const u8*>(s_pointer)) {}
+  SharedPointer operator+(int bytes) const { return place + bytes; }
+};
+inline SharedPointer opaque_shared(const void* s_pointer) { return s_pointer; }
+
 inline Vec16 load_stream(const void* g_source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulator::check_aligned(g_source, 16, {"load_stream", file, line});
   emulator::may_give_way();

@@ -7,11 +7,11 @@
 
 namespace girih::ptx {
 
-inline void ldmatrix_x4(u32 (&r)[4], const void* s_row, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  emulator::load_matrices({r, s_row}, false, {"ldmatrix_x4", file, line});
+inline void ldmatrix_x4(u32 (&r)[4], SharedPointer row, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::load_matrices({r, row.place}, false, {"ldmatrix_x4", file, line});
 }
-inline void ldmatrix_x4_trans(u32 (&r)[4], const void* s_row, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-  emulator::load_matrices({r, s_row}, true, {"ldmatrix_x4_trans", file, line});
+inline void ldmatrix_x4_trans(u32 (&r)[4], SharedPointer row, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::load_matrices({r, row.place}, true, {"ldmatrix_x4_trans", file, line});
 }
 
 template <typename T>
