@@ -235,6 +235,19 @@ TEST_F(CudaHost, AStepAllocatesNothingAndWaitsForNothing) {
   EXPECT_EQ(launches().size(), 30U);
 }
 
+TEST_F(CudaHost, SingleAttentionUploadsRunsAndWaits) {
+  const Device device = context_->device();
+  const TensorView q(address(0x100000000), DType::bf16, {70, kQoHeads, kDim}, device),
+      k(address(0x300000000), DType::bf16, {90, kKvHeads, kDim}, device);
+  const TensorView o(address(0x200000000), DType::bf16, {70, kQoHeads, kDim}, device),
+      lse(address(0x210000000), DType::f32, {70, kQoHeads}, device);
+  single_attention(*context_, spec_of(), q, k, k, o, lse);
+  EXPECT_EQ(count("fake_cuda_num_queued"), 0);
+  ASSERT_EQ(launches().size(), 1U);
+  EXPECT_EQ(launches()[0].params.segments[0].page_size.divisor, 0U);
+  EXPECT_EQ(launches()[0].params.q.token_stride, kQoHeads * kDim * 2);
+}
+
 /// Uploads in flight keep their batches: pinned memory is not written again before its copy is done.
 TEST_F(CudaHost, UploadsInFlightKeepTheirBatches) {
   const Schedule schedule = girih::schedule(*context_, spec_of(), kLimits);

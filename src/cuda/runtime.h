@@ -18,7 +18,7 @@ struct Runtime {
   /// Throws unsupported where there is no driver, invalid_argument where there is no such device.
   Runtime(int device_index, JitOptions options, const LogFn& log);
 
-  /// Compiles in parallel what is not in a cache, and loads. The references stay valid as long as the Runtime.
+  /// Compiles in parallel what is not in a cache, and loads. The references stay valid as long as the loader.
   std::vector<const jit::Kernel*> load(std::span<const jit::KernelSource> sources, std::span<const std::int64_t> shared_bytes);
 
   /// A kernel without shared memory, found by its name alone after the first call.
@@ -26,7 +26,7 @@ struct Runtime {
 
   std::shared_ptr<const DeviceContext> device;
   std::shared_ptr<jit::Jit> jit;
-  jit::KernelLoader loader;
+  std::shared_ptr<jit::KernelLoader> loader;  // schedules keep it, too: their kernels live in it
   UploadRing uploads;
   std::map<std::string, const jit::Kernel*> by_name;
 };
