@@ -495,6 +495,25 @@ TEST_F(CudaHost, AppendWritesWhatTheCpuWrites) {
   EXPECT_EQ(k2.bytes(), k_want.bytes());
   EXPECT_EQ(v2.bytes(), v_want.bytes());
 
+  // A capture cannot load kernels, and a batch of host arrays would be frozen in it.
+  const Driver driver;
+  void* graph = nullptr;
+  ASSERT_EQ(0, driver.begin(stream, 1));
+  append_planned();
+  expect_refused([&] { append(*context_, store, batch, view(rows.k, device), {}, view(rows.v, device), stream); }, "would be frozen");
+  expect_refused(
+      [&] {
+        append(*context_, on_device, KvStore{.page_size = 4, .num_pages = 8, .k = store.k}, kv_indices, view(rows.k, device), {}, {}, 0,
+               stream);
+      },
+      "is not loaded yet; make such a call before the capture");
+  ASSERT_EQ(0, driver.end(stream, &graph));
+  std::fill(k2.bytes().begin(), k2.bytes().end(), std::byte{0xff});
+  ASSERT_EQ(0, driver.launch(graph, stream));
+  synchronize();
+  EXPECT_EQ(k2.bytes(), k_want.bytes());
+  driver.destroy(graph);
+
   // Quantised, with scales that the kernel computes.
   Memory codes(size), codes_want(size), scales(8 * 4 * kKvHeads * 4), scales_want(8 * 4 * kKvHeads * 4);
   const auto quantised = [](Memory& data, Memory& scale) {

@@ -25,9 +25,16 @@ Runtime::Runtime(int device_index, JitOptions options, const LogFn& log)
       loader(std::make_shared<jit::KernelLoader>(jit, device)),
       uploads(device) {}
 
-const jit::Kernel& Runtime::kernel(const std::string& name, const std::string& source) {
+const jit::Kernel& Runtime::kernel(std::string_view op, const std::string& name, const std::string& source, Stream stream) {
   const jit::Kernel*& found = by_name[name];
-  if (found == nullptr) found = &loader->load({.name = name, .source = source, .target = ""}, 0);
+  if (found != nullptr) return *found;
+  {
+    const CurrentDevice current(*device);
+    if (device->driver().is_capturing(stream))
+      fail(Code::invalid_argument, op, "stream is being captured and the kernel {} is not loaded yet; make such a call before the capture",
+           name);
+  }
+  found = &loader->load({.name = name, .source = source, .target = ""}, 0);
   return *found;
 }
 

@@ -229,6 +229,9 @@ TEST(PageCuda, UploadAppendRunIsOneGraph) {
     p.update({.qo_indptr = step.qo_indptr, .segments = {&segment, 1}});
   };
   update(plan, steps[0]);
+  on_device.upload(plan, stream);
+  append(context, on_device, data.store, data.kv_indices, new_rows, {}, new_rows, 0, stream);  // loads the kernel; writes what step 0 will
+  driver.synchronize(stream);
   driver.begin_capture(stream);
   on_device.upload(plan, stream);
   append(context, on_device, data.store, data.kv_indices, new_rows, {}, new_rows, 0, stream);
