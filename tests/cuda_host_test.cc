@@ -235,6 +235,19 @@ TEST_F(CudaHost, AStepAllocatesNothingAndWaitsForNothing) {
   EXPECT_EQ(launches().size(), 30U);
 }
 
+TEST_F(CudaHost, SingleAttentionUploadsRunsAndWaits) {
+  const Device device = context_->device();
+  const TensorView q(address(0x100000000), DType::bf16, {70, kQoHeads, kDim}, device),
+      k(address(0x300000000), DType::bf16, {90, kKvHeads, kDim}, device);
+  const TensorView o(address(0x200000000), DType::bf16, {70, kQoHeads, kDim}, device),
+      lse(address(0x210000000), DType::f32, {70, kQoHeads}, device);
+  single_attention(*context_, spec_of(), q, k, k, o, lse);
+  EXPECT_EQ(count("fake_cuda_num_queued"), 0);
+  ASSERT_EQ(launches().size(), 1U);
+  EXPECT_EQ(launches()[0].params.segments[0].page_size.divisor, 0U);
+  EXPECT_EQ(launches()[0].params.q.token_stride, kQoHeads * kDim * 2);
+}
+
 /// Uploads in flight keep their batches: pinned memory is not written again before its copy is done.
 TEST_F(CudaHost, UploadsInFlightKeepTheirBatches) {
   const Schedule schedule = girih::schedule(*context_, spec_of(), kLimits);
@@ -481,6 +494,25 @@ TEST_F(CudaHost, AppendWritesWhatTheCpuWrites) {
   synchronize();
   EXPECT_EQ(k2.bytes(), k_want.bytes());
   EXPECT_EQ(v2.bytes(), v_want.bytes());
+
+  // A capture cannot load kernels, and a batch of host arrays would be frozen in it.
+  const Driver driver;
+  void* graph = nullptr;
+  ASSERT_EQ(0, driver.begin(stream, 1));
+  append_planned();
+  expect_refused([&] { append(*context_, store, batch, view(rows.k, device), {}, view(rows.v, device), stream); }, "would be frozen");
+  expect_refused(
+      [&] {
+        append(*context_, on_device, KvStore{.page_size = 4, .num_pages = 8, .k = store.k}, kv_indices, view(rows.k, device), {}, {}, 0,
+               stream);
+      },
+      "is not loaded yet; make such a call before the capture");
+  ASSERT_EQ(0, driver.end(stream, &graph));
+  std::fill(k2.bytes().begin(), k2.bytes().end(), std::byte{0xff});
+  ASSERT_EQ(0, driver.launch(graph, stream));
+  synchronize();
+  EXPECT_EQ(k2.bytes(), k_want.bytes());
+  driver.destroy(graph);
 
   // Quantised, with scales that the kernel computes.
   Memory codes(size), codes_want(size), scales(8 * 4 * kKvHeads * 4), scales_want(8 * 4 * kKvHeads * 4);

@@ -720,7 +720,8 @@ TEST(Append, BadTensorsAndPlanesAreRefused) {
     g.store.k.scales.granularity = ScaleGranularity::block;
     g.store.k.dim_byte_stride = 1;
   });
-  expect_refused(Code::unsupported, "append", "v is not in host memory", [](Good& g) { g.v_view.device.kind = DeviceKind::cuda; });
+  expect_refused(Code::invalid_argument, "append", "v.device=cuda:0; the context is for cpu",
+                 [](Good& g) { g.v_view.device.kind = DeviceKind::cuda; });
 }
 
 TEST(CopyPages, BadCopiesAreRefused) {

@@ -98,15 +98,17 @@ MachineCeilings measure_gpu_ceilings(const Context& context) {
   const MmaParams mma{kMmaSteps, static_cast<float*>(sink.data())};
   const int mma_blocks = num_sms * kMmaBlocksPerSm;
   const double read = best_launch(driver,
-                                  {.function = runtime.kernel("bench_read_stream", kStreamSource).function,
+                                  {.function = runtime.kernel("bench", "bench_read_stream", kStreamSource, nullptr).function,
                                    .num_blocks = num_sms * 4,
                                    .num_threads = 512,
                                    .stream = nullptr},
                                   &stream);
-  const double flops = best_launch(
-      driver,
-      {.function = runtime.kernel("bench_mma", kMmaSource).function, .num_blocks = mma_blocks, .num_threads = 128, .stream = nullptr},
-      &mma);
+  const double flops = best_launch(driver,
+                                   {.function = runtime.kernel("bench", "bench_mma", kMmaSource, nullptr).function,
+                                    .num_blocks = mma_blocks,
+                                    .num_threads = 128,
+                                    .stream = nullptr},
+                                   &mma);
   MachineCeilings ceilings;
   ceilings.read_bytes_per_second = static_cast<double>(kStreamBytes) / read;
   ceilings.bf16_flops = 2.0 * 16 * 8 * 16 * kMmaChains * kMmaSteps * 4 * mma_blocks / flops;

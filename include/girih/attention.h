@@ -183,16 +183,16 @@ class Schedule {
 
 /// Tuning that a caller may fix; zeros take the table's choice.
 struct ScheduleOptions {
-  int num_units = 0;   ///< CPU: what a plan is balanced over; 0 = the context's workers
-  int num_sms = 0;     ///< CUDA: multiprocessors to use, so that others stay free for work beside this; 0 = all
+  int num_units = 0;     ///< CPU: what a plan is balanced over; 0 = the context's workers
+  int num_sms = 0;       ///< CUDA: multiprocessors to use, so that others stay free for work beside this; 0 = all
   std::string family{};  ///< CUDA: "floor", "mma"; "" = the fastest that takes the spec
 };
 
 /// Validates the spec against capabilities() and freezes every choice. Throws invalid_argument or unsupported.
 Schedule schedule(const Context& context, const AttentionSpec& spec, const AttentionLimits& limits, const ScheduleOptions& options = {});
 
-/// CUDA: compiles the kernels that schedules of these specs need, in parallel with bounded memory, or finds them in packs and cache, so that
-/// schedule() only loads them. All are tried before the first failure is thrown. On the CPU there is nothing to do.
+/// CUDA: compiles the kernels that schedules of these specs need, in parallel with bounded memory, or finds them in packs and cache, so
+/// that schedule() only loads them. All are tried before the first failure is thrown. On the CPU there is nothing to do.
 void warmup(const Context& context, std::span<const AttentionSpec> specs, const WarmupFn& progress = {});
 
 struct PlanInfo {
@@ -286,7 +286,8 @@ struct AttentionArgs {
 void run(const Context& context, const Schedule& schedule, const Plan& plan, const AttentionArgs& args);
 
 /// One call for the simplest use: one request, ragged K and V [kv_len, num_kv_heads, dim], Q [qo_len, num_qo_heads, dim]. Plans and
-/// allocates at each call; the spec's head counts, dims and types come from the tensors.
+/// allocates at each call; the spec's head counts, dims and types come from the tensors. On a CUDA device it works on the default stream
+/// and waits for the result.
 void single_attention(const Context& context, AttentionSpec spec, const TensorView& q, const TensorView& k, const TensorView& v,
                       const TensorView& o, const TensorView& lse = {}, std::span<const ParamValue> params = {});
 
@@ -319,8 +320,8 @@ KvStore block_sparse_kv_store(const TensorView& k, const TensorView& v, std::int
 
 /// Merges two attention states (Eq. 2-3 of arXiv 2501.01005). v: [n, heads, dim] f32, f16 or bf16; s: f32 [n, heads], natural log
 /// (base-2 states merge rightly with base2 = true). Outputs may alias inputs (on a CUDA device: be them, or lie
-/// apart). The merge of empty states is empty: (0, -inf). On a CUDA device tensors are device memory and work is queued on `stream`; `indptr`
-/// is host memory, so merge_states_varlen() cannot be captured.
+/// apart). The merge of empty states is empty: (0, -inf). On a CUDA device tensors are device memory and work is queued on `stream`;
+/// `indptr` is host memory, so merge_states_varlen() cannot be captured.
 void merge_state(const Context& context, const TensorView& v_a, const TensorView& s_a, const TensorView& v_b, const TensorView& s_b,
                  const TensorView& v_out, const TensorView& s_out, bool base2 = false, void* stream = nullptr);
 /// v: [n, num_states, heads, dim], s: [n, num_states, heads] -> [n, heads, dim], [n, heads]; num_states may be 0.

@@ -40,7 +40,8 @@ void append(const Context& context, const KvStore& store, const AppendBatch& bat
 
 /// The same for the batch that `plan` holds: row i of K and V belongs to query token i, and the query tokens of a group are the last keys of
 /// its list in `segment` (not written where a list is shorter). CUDA only; reads nothing but device memory, so a captured graph appends
-/// whatever is uploaded. kv_indices: the segment's page ids on the device. Two tokens may not go to the same place, which is not checked.
+/// whatever is uploaded (once a call outside of a capture has loaded the kernel). kv_indices: the segment's page ids on the device. Two
+/// tokens may not go to the same place, which is not checked.
 void append(const Context& context, const DevicePlan& plan, const KvStore& store, std::span<const std::int32_t> kv_indices,
             const TensorView& k, const TensorView& k_rope, const TensorView& v, std::int64_t segment = 0, void* stream = nullptr);
 
@@ -48,7 +49,8 @@ struct PageCopy {
   std::int32_t source = 0;
   std::int32_t destination = 0;
 };
-/// Copies whole pages within a store (all planes and scales), in order, on a CUDA device queued on `stream` (`copies` is host memory); a destination may not be a source or destination of another copy.
+/// Copies whole pages within a store (all planes and scales), in order; a destination may not be a source or destination of another copy.
+/// On a CUDA device queued on `stream`; `copies` is host memory.
 void copy_pages(const Context& context, const KvStore& store, int num_kv_heads, int dim_k, int dim_rope, int dim_v,
                 std::span<const PageCopy> copies, void* stream = nullptr);
 

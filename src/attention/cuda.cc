@@ -2,6 +2,7 @@
 // branches: the small one runs on the device plan's own stream, forked from the caller's and joined to it, which a capture records.
 #include "attention/cuda_run.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "attention/cuda_state.h"
@@ -49,6 +50,7 @@ std::shared_ptr<const ScheduleState> load_cuda_state(const Context& context, con
   }
   const std::vector<const jit::Kernel*> kernels = runtime.load(sources, shared_bytes);
   auto loaded = std::make_shared<CudaState>(*state->cuda);
+  loaded->loader = runtime.loader;
   for (std::size_t i = 0; i < kernels.size(); ++i) loaded->functions[classes[i]] = kernels[i]->function;
   state->cuda = std::move(loaded);
   return state;
@@ -93,6 +95,18 @@ void run_cuda(const Context& context, const ScheduleState& s, const PlanState& p
     driver.record(on_device.join, small_stream);
     driver.wait(stream, on_device.join);
   }
+}
+
+void run_cuda_once(const Context& context, const Schedule& schedule, const Plan& plan, AttentionArgs args) {
+  const cuda::Runtime& runtime = context.cuda();
+  DevicePlan on_device(context, schedule);
+  on_device.upload(plan);
+  const cuda::DeviceBuffer workspace(runtime.device, std::max<std::int64_t>(schedule.workspace_bytes(), 64));
+  args.workspace = {static_cast<std::byte*>(workspace.data()), static_cast<std::size_t>(workspace.bytes())};
+  args.device_plan = &on_device;
+  run(context, schedule, plan, args);
+  const cuda::CurrentDevice current(*runtime.device);
+  runtime.device->driver().synchronize(nullptr);
 }
 
 }  // namespace girih::attention

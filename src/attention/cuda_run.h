@@ -16,4 +16,7 @@ std::shared_ptr<const ScheduleState> load_cuda_state(const Context& context, con
 /// Checks and launches; allocates and waits for nothing.
 void run_cuda(const Context& context, const ScheduleState& schedule, const PlanState& plan, const AttentionArgs& args);
 
+/// Uploads the plan, runs it on the default stream with memory of its own, and waits.
+void run_cuda_once(const Context& context, const Schedule& schedule, const Plan& plan, AttentionArgs args);
+
 }  // namespace girih::attention

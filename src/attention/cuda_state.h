@@ -19,6 +19,7 @@ struct CudaState {
   CudaKernels kernels;
   // Loaded onto the device; null without a driver, and for a class that cannot occur.
   std::array<cuda::Function, kNumClasses> functions{};
+  std::shared_ptr<const void> loader;  // that owns them: a schedule may outlive the context that made it
 };
 
 /// A schedule for `device`, made of its description alone; functions stay null.

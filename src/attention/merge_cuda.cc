@@ -80,7 +80,7 @@ void merge_on_device(const Context& context, std::string_view op, const StatesVi
       "extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ girih::abi::MergeParams p) {{\n"
       "  using namespace girih;\n  attention::run_merge_states<{}, {}, {}>(p);\n}}\n",
       entry, kThreads, entry, type_name(a.v->dtype), type_name(second), type_name(v_out.dtype));
-  const cuda::Function function = runtime.kernel(entry, source).function;
+  const cuda::Function function = runtime.kernel(op, entry, source, stream).function;
   abi::MergeParams p{};
   p.states[0] = states_arg(a);
   if (b != nullptr) p.states[1] = states_arg(*b);

@@ -85,18 +85,20 @@ void single_attention(const Context& context, AttentionSpec spec, const TensorVi
   const KvSegment segment{.page_size = kEndlessPage, .kv_indptr = kv_indptr};
   plan.update({.qo_indptr = qo_indptr, .segments = {&segment, 1}, .params = plan_params});
 
+  const SegmentData data{.store = ragged_kv_store(k, v)};
+  AttentionArgs args;
+  args.q = q;
+  args.segments = {&data, 1};
+  args.params = run_params;
+  args.o = o;
+  args.lse = lse;
+  if (context.device().kind == DeviceKind::cuda) return attention::run_cuda_once(context, frozen, plan, args);
   std::vector<std::byte> memory(static_cast<std::size_t>(plan.info().workspace_bytes) + 64);
   void* aligned = memory.data();
   std::size_t space = memory.size();
   std::align(64, memory.size() - 64, aligned, space);
-  const SegmentData data{.store = ragged_kv_store(k, v)};
-  run(context, frozen, plan,
-      {.q = q,
-       .segments = {&data, 1},
-       .params = run_params,
-       .o = o,
-       .lse = lse,
-       .workspace = {static_cast<std::byte*>(aligned), static_cast<std::size_t>(plan.info().workspace_bytes)}});
+  args.workspace = {static_cast<std::byte*>(aligned), static_cast<std::size_t>(plan.info().workspace_bytes)};
+  run(context, frozen, plan, args);
 }
 
 }  // namespace girih

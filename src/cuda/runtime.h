@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cuda/driver.h"
@@ -18,15 +19,16 @@ struct Runtime {
   /// Throws unsupported where there is no driver, invalid_argument where there is no such device.
   Runtime(int device_index, JitOptions options, const LogFn& log);
 
-  /// Compiles in parallel what is not in a cache, and loads. The references stay valid as long as the Runtime.
+  /// Compiles in parallel what is not in a cache, and loads. The references stay valid as long as the loader.
   std::vector<const jit::Kernel*> load(std::span<const jit::KernelSource> sources, std::span<const std::int64_t> shared_bytes);
 
-  /// A kernel without shared memory, found by its name alone after the first call.
-  const jit::Kernel& kernel(const std::string& name, const std::string& source);
+  /// A kernel without shared memory, found by its name alone after the first call, which may not be made while `stream` is captured:
+  /// loading allocates.
+  const jit::Kernel& kernel(std::string_view op, const std::string& name, const std::string& source, Stream stream);
 
   std::shared_ptr<const DeviceContext> device;
   std::shared_ptr<jit::Jit> jit;
-  jit::KernelLoader loader;
+  std::shared_ptr<jit::KernelLoader> loader;  // schedules keep it, too: their kernels live in it
   UploadRing uploads;
   std::map<std::string, const jit::Kernel*> by_name;
 };

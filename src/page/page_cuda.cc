@@ -54,10 +54,10 @@ int num_blocks(const cuda::DeviceInfo& info, std::int64_t warps) {
   return static_cast<int>(std::clamp<std::int64_t>(ceil_div(warps, kThreads / 32), 1, std::int64_t{info.num_sms} * 16));
 }
 
-cuda::Function load_append(const Context& context, std::span<const PlaneSource> planes) {
+cuda::Function load_append(const Context& context, std::span<const PlaneSource> planes, void* stream) {
   std::string name;
   std::string source = append_source(planes, name);
-  return context.cuda().kernel(name, source).function;
+  return context.cuda().kernel("append", name, source, stream).function;
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ std::string append_source(std::span<const PlaneSource> planes, std::string& name
 void append_on_device(const Context& context, const KvStore& store, std::span<const PlaneSource> planes, std::span<const Piece> pieces,
                       std::int64_t rows, void* stream) {
   cuda::Runtime& runtime = context.cuda();
-  const cuda::Function function = load_append(context, planes);
+  const cuda::Function function = load_append(context, planes, stream);
   const cuda::CurrentDevice current(*runtime.device);
   const cuda::Driver& driver = runtime.device->driver();
   if (driver.is_capturing(stream)) {
@@ -108,7 +108,7 @@ void append_on_device(const Context& context, const KvStore& store, std::span<co
 void append_planned(const Context& context, const attention::DevicePlanState& plan, const KvStore& store, std::int64_t segment,
                     std::span<const std::int32_t> kv_indices, std::span<const PlaneSource> planes, void* stream) {
   cuda::Runtime& runtime = context.cuda();
-  const cuda::Function function = load_append(context, planes);
+  const cuda::Function function = load_append(context, planes, stream);
   const cuda::CurrentDevice current(*runtime.device);
   abi::AppendParams p = params_of(planes);
   p.rows = planes.front().tensor->shape[0];
@@ -131,7 +131,7 @@ void copy_on_device(const Context& context, const abi::CopyParams& shapes, std::
       "extern \"C\" __global__ void __launch_bounds__({}) copy_pages(const __grid_constant__ girih::abi::CopyParams p) {{\n"
       "  girih::page::run_copy_pages(p);\n}}\n",
       kCopyThreads);
-  const cuda::Function function = runtime.kernel("copy_pages", source).function;
+  const cuda::Function function = runtime.kernel("copy_pages", "copy_pages", source, stream).function;
   const cuda::CurrentDevice current(*runtime.device);
   const cuda::Driver& driver = runtime.device->driver();
   if (driver.is_capturing(stream))

@@ -127,6 +127,22 @@ TEST(Graph, CapturedUploadsReadWhatWasStaged) {
   check_replays(false, true, "");
 }
 
+TEST(Single, OneCallForOneRequest) {
+  GIRIH_NEEDS_GPU();
+  const Problem p(cases::make_case("single", cases::make_spec(8, 2, 128), cases::lengths("single_prefill"), cases::Layout::ragged));
+  const DevicePlan unused(*gpu().context, girih::schedule(*gpu().context, p.c.spec, p.limits));
+  DeviceProblem problem(p);
+  const AttentionArgs args = problem.args(unused, {});
+  const KvStore& store = args.segments[0].store;
+  const auto tensor = [&](const KvPlane& plane) {
+    return TensorView(const_cast<void*>(plane.data), plane.dtype, {store.num_pages, 2, 128},
+                      {plane.token_byte_stride / 2, plane.head_byte_stride / 2, 1}, gpu().context->device());
+  };
+  single_attention(*gpu().context, p.c.spec, args.q, tensor(store.k), tensor(store.v), args.o, args.lse);
+  problem.outputs().bf16_weights = true;
+  EXPECT_TRUE(cases::matches(p, cases::reference(p), problem.outputs()));
+}
+
 /// Plans in flight without a wait between them, each with its own output.
 TEST(Graph, PlansInFlightKeepTheirBatches) {
   GIRIH_NEEDS_GPU();

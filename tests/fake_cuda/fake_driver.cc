@@ -98,6 +98,14 @@ int destroy(void* handle) {
   return 0;
 }
 
+/// In a capture of this kind nothing that may allocate is allowed.
+bool capturing() {
+  for (const StreamData* stream : state().streams) {
+    if (stream->capture != nullptr) return true;
+  }
+  return false;
+}
+
 struct LaunchConfig {
   std::uint32_t grid[3];
   std::uint32_t block[3];
@@ -191,6 +199,7 @@ GIRIH_FAKE cuCtxSynchronize() {
 }
 
 GIRIH_FAKE cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, void**) {
+  if (capturing()) return kCaptureUnsupported;
   if (std::memcmp(image,
                   "\x7f"
                   "ELF",
@@ -227,6 +236,7 @@ GIRIH_FAKE cuLaunchKernelEx(const LaunchConfig* config, void* function, void** p
 }
 
 GIRIH_FAKE cuMemAlloc_v2(std::uint64_t* pointer, std::size_t bytes) {
+  if (capturing()) return kCaptureUnsupported;
   if (bytes == 0) return kInvalidValue;
   if (bytes > (std::size_t{1} << 32)) return kOutOfMemory;
   ++state().num_allocations;
@@ -245,6 +255,7 @@ GIRIH_FAKE cuMemFree_v2(std::uint64_t pointer) {
   return 0;
 }
 GIRIH_FAKE cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+  if (capturing()) return kCaptureUnsupported;
   ++state().num_allocations;
   *pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(*pointer, 0xff, bytes);
