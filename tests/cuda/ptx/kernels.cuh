@@ -52,10 +52,11 @@ __device__ __forceinline__ void check_conversions(const Params& p) {
   const u32 w = p.in[i];
   const u32 other = w << 16 | w >> 16;
   const float x = float_of(w);
+  const float negative = float_of(w ^ 0x80000000U);  // a negation would lose the sign of a NaN
   u32* out = p.out + i * kConversionWords;
   out[0] = bits_of(ptx::f16_to_f32(w));
-  out[1] = ptx::f32_pair_to_f16(x, -x);
-  out[2] = ptx::f32_pair_to_bf16(x, -x);
+  out[1] = ptx::f32_pair_to_f16(x, negative);
+  out[2] = ptx::f32_pair_to_bf16(x, negative);
   out[3] = ptx::mul_f16x2(w, other);
   out[4] = ptx::mul_bf16x2(w, other);
   out[5] = ptx::add_f16x2(w, other);
@@ -67,8 +68,8 @@ __device__ __forceinline__ void check_conversions(const Params& p) {
   out[8] = pairs[1];
   widen<bf16, e5m2>(pairs, w);
   out[9] = pairs[0];
-  out[10] = pack_codes<e4m3>(x, -x, 0.0F, -0.0F);
-  out[11] = pack_codes<e5m2>(x, -x, 0.0F, -0.0F);
+  out[10] = pack_codes<e4m3>(x, negative, 0.0F, -0.0F);
+  out[11] = pack_codes<e5m2>(x, negative, 0.0F, -0.0F);
   out[12] = bits_of(to_f32(e4m3{static_cast<u8>(w)}));
 }
 
