@@ -28,7 +28,9 @@ struct StepRange {
   i32 full_end;
   KeyList positions;
 
-  __device__ __forceinline__ bool all_visible(int begin, int keys) const { return begin >= full_begin && min(begin + keys, end) <= full_end; }
+  __device__ __forceinline__ bool all_visible(int begin, int keys) const {
+    return begin >= full_begin && min(begin + keys, end) <= full_end;
+  }
 };
 template <class Variant>
 __device__ __forceinline__ StepRange step_range(const Args& p, const abi::WorkItem& item) {
@@ -195,7 +197,7 @@ __device__ __forceinline__ void pack_weights(const float (&low)[4], const float 
 /// The factor that brings raw products to base-2 units, without its sign; see signed_factor.
 template <Config c, class Variant>
 struct ScoreFactor {
-  float raw;      // to natural units, where the logits hook wants them; else to base-2 units
+  float raw;       // to natural units, where the logits hook wants them; else to base-2 units
   float to_base2;  // of what raise_maxima and weigh are given: > 0, so that maxima may be taken before it
 
   static __device__ __forceinline__ ScoreFactor make(const Args& p, const abi::SegmentArg& segment, i32 kv_head) {

@@ -144,7 +144,8 @@ struct ValueFragments {
       for (int i = 0; i < 4; ++i) {  // two keys by four dims of chunk i / 2; keys 8 (i % 2)
         constexpr int kStride = kBlockScaleBytes<kType, kRowBytes>;
         const int chunk = 2 * load + i / 2;
-        const u8* s_key = s_scales + (8 * row8 + 8 * (i % 2) + 2 * (lane % 4)) * kStride + (kType == Type::nvfp4 ? 2 * chunk + lane / 16 : chunk);
+        const u8* s_key =
+            s_scales + (8 * row8 + 8 * (i % 2) + 2 * (lane % 4)) * kStride + (kType == Type::nvfp4 ? 2 * chunk + lane / 16 : chunk);
         const u32 scale = block_scale_pair<kType, T>(s_key[0], s_key[kStride]);
 #pragma unroll
         for (int j = 0; j < 4; ++j) b[i / 2 * 4 + j][i % 2] = mul_pair<T>(widen_e2m1_pair<T>(r[i] >> (4 * j)), scale);

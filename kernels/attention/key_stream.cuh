@@ -1,8 +1,8 @@
 // The keys and values of a unit as one stream of tiles through a ring in shared memory: K of a step, V of the step, K of the next step, and
 // so on over all items without a break, so that the copies of the next item are under way while the last one is worked on. Copies are
 // cp.async groups, one a tile (empty ones too, at the end), so whoever consumes counts groups and needs no other bookkeeping.
-// A warp brings its own kRows keys of every step of kv_block. Lane i (mod kRows) knows where key i lies: lanes 0..15 in K, 16..31 in V; the page id of
-// the next step is asked for when the current step's copies start, so the chain table -> page -> row never stalls the ring.
+// A warp brings its own kRows keys of every step of kv_block. Lane i (mod kRows) knows where key i lies: lanes 0..15 in K, 16..31 in V; the
+// page id of the next step is asked for when the current step's copies start, so the chain table -> page -> row never stalls the ring.
 // Tiles hold elements as they are stored; rows past the end of the keys and dims past the head are zeros.
 #pragma once
 
@@ -104,8 +104,8 @@ class KeyStream {
     return s_ring + Shape::kScalesAt + slot * Shape::kSlotScaleBytes;
   }
 
-  /// Starts the copies of the next step's keys, as one group, and looks up the step after it. The first call only looks up. The slot must be
-  /// free for this warp's rows.
+  /// Starts the copies of the next step's keys, as one group, and looks up the step after it. The first call only looks up. The slot must
+  /// be free for this warp's rows.
   __device__ __forceinline__ void issue_keys(bool first_call = false) {
     if (!first_call) {
       begin_step();
@@ -240,8 +240,8 @@ class KeyStream {
       static_assert(kFirstBytes % tile::kChunkBytes == 0);
       constexpr int kFirstChunks = kFirstBytes / tile::kChunkBytes;
       copy_rows<c.k_type, Shape::kKeyBytes, 0, kFirstChunks>(s_rows, row_, 0, segment.k, kFirstBytes, fast);
-      copy_rows<c.k_type, Shape::kKeyBytes, kFirstChunks, Shape::KeyRows::kChunks - kFirstChunks>(
-          s_rows, rope_row_, 0, segment.k_rope, bytes(c.k_type, c.head_dim_rope), fast);
+      copy_rows<c.k_type, Shape::kKeyBytes, kFirstChunks, Shape::KeyRows::kChunks - kFirstChunks>(s_rows, rope_row_, 0, segment.k_rope,
+                                                                                                  bytes(c.k_type, c.head_dim_rope), fast);
     } else {
       copy_rows<c.k_type, Shape::kKeyBytes, 0, Shape::KeyRows::kChunks>(s_rows, row_, 0, segment.k, kFirstBytes, fast);
     }
@@ -265,7 +265,8 @@ class KeyStream {
         const u8* source = shuffle_pointer(row, max(first_lane, 0) + r + lane / kSpan % kRowsAtOnce);
         if (source != nullptr) source += lane % kSpan * tile::kChunkBytes;
         // Rows four further: the exclusive or of the chunk's number changes in its third bit.
-        u8* s_row = s_rows + (Rows::kSwizzled ? at ^ (r & 4) * tile::kChunkBytes : at) + r * Rows::kStride + kFirstChunk * tile::kChunkBytes;
+        u8* s_row =
+            s_rows + (Rows::kSwizzled ? at ^ (r & 4) * tile::kChunkBytes : at) + r * Rows::kStride + kFirstChunk * tile::kChunkBytes;
 #pragma unroll
         for (int chunk = 0; chunk < kChunks; chunk += kSpan) {
           const bool valid = source != nullptr && (chunk + lane % kSpan) * tile::kChunkBytes < row_bytes;

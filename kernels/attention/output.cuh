@@ -122,7 +122,8 @@ struct RowWriter {
 
   const Args& p;
   const typename Variant::Params& params;
-  float value_factor;  // what V's scales have in common, if left out of the products; 1 where there is none, and with chunks (already applied)
+  // What V's scales have in common, if left out of the products; 1 where there is none, and with chunks (already applied).
+  float value_factor;
   RowState state;
   float* g_part;  // null: the row is final
   float* g_part_ml;

@@ -57,9 +57,9 @@ __device__ __forceinline__ void load_query_fragments(const Args& p, const abi::W
   }
 }
 
-/// The tile's rows of Q into shared memory, so that ldmatrix brings what load_query_fragments would: `Rows` have Keys::kSteps * 16 dims, the
-/// inner step s in the chunks 2 s (pairs first_dim of lanes 0..3) and 2 s + 1 (their second pairs). Zeros past the rows and dims; `negate`:
-/// with their signs changed, so that the scores' need not be.
+/// The tile's rows of Q into shared memory, so that ldmatrix brings what load_query_fragments would: `Rows` have Keys::kSteps * 16 dims,
+/// the inner step s in the chunks 2 s (pairs first_dim of lanes 0..3) and 2 s + 1 (their second pairs). Zeros past the rows and dims;
+/// `negate`: with their signs changed, so that the scores' need not be.
 template <Config c, class Keys, class Rows>
 __device__ __forceinline__ void load_query_tile(const Args& p, const abi::WorkItem& item, bool negate, u8* s_query) {
   const u32 flip = negate ? 0x80008000U : 0U;

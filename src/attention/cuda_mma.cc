@@ -79,18 +79,14 @@ constexpr std::array<Shape, 7> kDecodeShapes = {{{kDecodeRows, 128, 2, 12},
                                                  {kDecodeRows, 128, 2, 2},
                                                  {kDecodeRows, 128, 1, 4},
                                                  {kDecodeRows, 128, 1, 2}}};
-constexpr std::array<Shape, 5> kPrefillShapes = {{{128, 128, 2, 4, 64},
-                                                  {128, 128, 2, 4, 32},
-                                                  {128, 256, 1, 4, 64},
-                                                  {128, 128, 1, 4, 32},
-                                                  {64, 128, 1, 4, 32}}};
+constexpr std::array<Shape, 5> kPrefillShapes = {
+    {{128, 128, 2, 4, 64}, {128, 128, 2, 4, 32}, {128, 256, 1, 4, 64}, {128, 128, 1, 4, 32}, {64, 128, 1, 4, 32}}};
 /// O of more than 128 dims leaves a warp room for 16 rows.
 constexpr std::array<Shape, 2> kLongPrefillShapes = {{{128, 256, 1, 4, 64}, {64, 128, 1, 4, 32}}};
 
 /// MLA. Few rows are bound by memory: short steps keep more of them under way.
 constexpr std::array<Shape, 3> kWideSmallShapes = {{{16, 128, 1, 5, 32}, {16, 128, 1, 3, 32}, {16, 128, 1, 2, 32}}};
-constexpr std::array<Shape, 4> kWideLargeShapes = {
-    {{64, 256, 1, 2, 64, 2}, {32, 128, 1, 3, 32}, {32, 128, 1, 2, 32}, {16, 128, 1, 2, 32}}};
+constexpr std::array<Shape, 4> kWideLargeShapes = {{{64, 256, 1, 2, 64, 2}, {32, 128, 1, 3, 32}, {32, 128, 1, 2, 32}, {16, 128, 1, 2, 32}}};
 /// 8-bit keys come by sixteens.
 constexpr std::array<Shape, 2> kWideSmallShapes8 = {{{16, 128, 1, 4, 64}, {16, 128, 1, 2, 64}}};
 constexpr std::array<Shape, 3> kWideLargeShapes8 = {{{64, 256, 1, 3, 64, 2}, {64, 256, 1, 2, 64, 2}, {16, 128, 1, 2, 64}}};
@@ -122,7 +118,8 @@ std::string mma_refusal(const CudaRequest& request, int tile_class) {
   if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";
   if (!v.softmax && s.q_dtype == DType::f16) return "weights that are no softmax may exceed f16";
   if (is_wide(s)) {
-    if (s.head_dim_vo != 512 || s.head_dim_qk > 576 || s.head_dim_qk % 32 != 0) return "MLA must have 512 dims of V within at most 576 of K";
+    if (s.head_dim_vo != 512 || s.head_dim_qk > 576 || s.head_dim_qk % 32 != 0)
+      return "MLA must have 512 dims of V within at most 576 of K";
   } else if (s.head_dim_qk > kMaxDim || s.head_dim_vo > kMaxDim) {
     return "head dims must be at most 256";
   }
