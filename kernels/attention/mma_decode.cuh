@@ -255,7 +255,7 @@ class Decode {
       ptx::sync_block();
 #pragma unroll 1
       for (int row = warp_; row < min(8, item.row_count - 8 * half); row += Shape::kWarps) {
-        end_tile_row<c, Variant>(p_, params_, item, 8 * half + row, joint_state(8 * half + row), value_factor,
+        end_tile_row<c, Variant>(p_, params_, item, 8 * half + row, joint_state(8 * half + row), value_factor, warp_dims(),
                                  [&](int dim, float(&x)[4]) { sum_warps(row, dim, x); });
       }
       ptx::sync_block();

@@ -295,7 +295,7 @@ class Prefill {
     }
   }
 
-  /// Every eight rows are laid out in this warp's rows of Q (which have served), so that a row is written by a warp in wide pieces.
+  /// Every eight rows are laid out in this warp's rows of Q (which have served), so that four lanes write a row in whole sectors.
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
     const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
     const int first_row = warp_ * Shape::kWarpRows;
@@ -313,13 +313,10 @@ class Prefill {
           if (dim < c.head_dim_vo) store_floats(staged(lane_ / 4, dim), x);
         }
         ptx::sync_warp();
-        const int begin = first_row + 16 * t + 8 * half;
-#pragma unroll 1
-        for (int row = 0; row < min(8, item.row_count - begin); ++row) {
-          const RowState state = {ptx::shuffle(state_[t].m[half], 4 * row), ptx::shuffle(l, 4 * row)};
-          end_tile_row<c, Variant>(p_, params_, item, begin + row, state, value_factor,
-                                   [&](int dim, float(&x)[4]) { load_floats(staged(row, dim), x); });
-        }
+        const int row = first_row + 16 * t + 8 * half + lane_ / 4;
+        const RowState state = {state_[t].m[half], l};
+        end_tile_row<c, Variant>(p_, params_, item, min(row, item.row_count - 1), state, value_factor, quad_dims(row < item.row_count),
+                                 [&](int dim, float(&x)[4]) { load_floats(staged(lane_ / 4, dim), x); });
       }
     }
     if (is_last(item) && item.part_row >= 0) arrive<c, Variant>(p_, params_, item, reinterpret_cast<u32*>(s_memory_ + Shape::kLastAt));

@@ -336,7 +336,7 @@ class Wide {
           RowState state = {ptx::shuffle(state_[t].m[half], 4 * row), 0.0F};
 #pragma unroll
           for (int w = 0; w < Shape::kSharers; ++w) state.l += tops()[w * c.tile_rows + begin + row];
-          end_tile_row<c, Variant>(p_, params_, item, begin + row, state, value_factor,
+          end_tile_row<c, Variant>(p_, params_, item, begin + row, state, value_factor, warp_dims(),
                                    [&](int dim, float(&x)[4]) { load_floats(staged(row, dim), x); });
         }
       }

@@ -10,20 +10,31 @@
 
 namespace girih::attention {
 
+/// Which of a row's dims a lane writes: four at a time, and one lane of the row its state.
+struct LaneDims {
+  int first, step;
+  bool leads;
+  bool exists = true;  // false: the lane's row lies past the tile's last one; it takes part and writes nothing
+};
+/// All lanes of a warp write one row.
+__device__ __forceinline__ LaneDims warp_dims() { return {4 * ptx::lane_idx(), 4 * ptx::kWarp, ptx::lane_idx() == 0}; }
+/// Four neighbouring lanes write one row, and a warp eight: the chain of loads that a row's end begins with is followed for all at once.
+__device__ __forceinline__ LaneDims quad_dims(bool exists) { return {ptx::lane_idx() % 4 * 4, 16, ptx::lane_idx() % 4 == 0, exists}; }
+
 /// Row `row` of the tile that `item` ends (or, chunk by chunk, continues). load(dim, x) gives its unnormalised values of dims
-/// [dim, dim + 4), V's common scale left out. All lanes of a warp.
+/// [dim, dim + 4), V's common scale left out. Called by all lanes of a warp together.
 template <Config c, class Variant, class Load>
 __device__ __forceinline__ void end_tile_row(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item, int row,
-                                             RowState state, float value_factor, const Load& load) {
-  const int lane = ptx::lane_idx();
+                                             RowState state, float value_factor, LaneDims lane, const Load& load) {
   if constexpr (c.batch_invariant) {
     if (is_chunk(item)) {
       const auto chunk = ChunkRow<c, Variant::kSoftmax>::begin(p, row, state, is_first(item));
       ptx::sync_warp();  // all lanes have read the state so far
-      if (lane == 0) chunk.write_state(state);
+      if (!lane.exists) return;
+      if (lane.leads) chunk.write_state(state);
       const auto writer = RowWriter<c, Variant>::make(p, params, item, row, state, 1.0F);
 #pragma unroll 1
-      for (int dim = 4 * lane; dim < c.head_dim_vo; dim += 4 * ptx::kWarp) {
+      for (int dim = lane.first; dim < c.head_dim_vo; dim += lane.step) {
         float x[4];
         load(dim, x);
 #pragma unroll
@@ -31,18 +42,19 @@ __device__ __forceinline__ void end_tile_row(const Args& p, const typename Varia
         chunk.fold_values(dim, x);
         if (is_last(item)) writer.write(dim, x);
       }
-      if (is_last(item) && lane == 0) writer.write_state();
+      if (is_last(item) && lane.leads) writer.write_state();
       return;
     }
   }
+  if (!lane.exists) return;
   const auto writer = RowWriter<c, Variant>::make(p, params, item, row, state, value_factor);
 #pragma unroll 1
-  for (int dim = 4 * lane; dim < c.head_dim_vo; dim += 4 * ptx::kWarp) {
+  for (int dim = lane.first; dim < c.head_dim_vo; dim += lane.step) {
     float x[4];
     load(dim, x);
     writer.write(dim, x);
   }
-  if (lane == 0) writer.write_state();
+  if (lane.leads) writer.write_state();
 }
 
 }  // namespace girih::attention
