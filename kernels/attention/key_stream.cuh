@@ -67,11 +67,10 @@ __device__ __forceinline__ Vec16 gather_chunk(const u8* g_first, i64 dim_stride,
   return v;
 }
 
-__device__ __forceinline__ const u8* shuffle_pointer(const u8* pointer, int lane) {
-  const u64 bits = reinterpret_cast<u64>(pointer);
-  const u32 low = ptx::shuffle(static_cast<u32>(bits), lane);
-  const u32 high = ptx::shuffle(static_cast<u32>(bits >> 32), lane);
-  return reinterpret_cast<const u8*>(static_cast<u64>(high) << 32 | low);
+__device__ __forceinline__ i64 shuffle_offset(i64 offset, int lane) {
+  const u32 low = ptx::shuffle(static_cast<u32>(offset), lane);
+  const u32 high = ptx::shuffle(static_cast<u32>(offset >> 32), lane);
+  return static_cast<i64>(static_cast<u64>(high) << 32 | low);
 }
 
 /// Asks for the head of the plan and about where the unit's first item is, before the chain unit -> item -> row of keys -> page is followed
@@ -137,6 +136,11 @@ class KeyStream {
   static constexpr bool kScaled = Shape::kSlotScaleBytes > 0;
   static constexpr int kKeysFast = 1, kValuesFast = 2;  // copied in whole chunks
   static constexpr i32 kNoPage = -1;
+  static constexpr i64 kNoRow = -1;
+  static constexpr u32 kNoChunk = 0xffffffffU;
+
+  /// Whether a row's chunks need more than 32 bits to be counted from the plane's first byte. Such rows (64 GiB away) take the slow way.
+  static __device__ __forceinline__ bool is_far(i64 row) { return (static_cast<u64>(row) >> 35) != 0; }
 
   __device__ __forceinline__ bool of_values() const { return !c.v_is_k && ptx::lane_idx() >= 16; }
 
@@ -156,7 +160,7 @@ class KeyStream {
     const i64 table_begin = blob_array<abi::KvRow>(p_, p_.plan->kv_rows)[item_->kv_row].table_begin;
     const abi::SegmentArg& segment = p_.segments[segment_];
     const abi::PlaneArg& values = value_plane<c>(segment);
-    base_ = of_values() ? values.data + kv_head * values.head_stride : segment.k.data + kv_head * segment.k.head_stride;
+    base_ = kv_head * (of_values() ? values.head_stride : segment.k.head_stride);
     if constexpr (kScaled) {
       const abi::PlaneArg& plane = of_values() ? values : segment.k;
       scale_base_ = plane.scales + kv_head * plane.scale_head_stride;
@@ -164,7 +168,7 @@ class KeyStream {
     fast_ = copies_whole_chunks<c.k_type>(segment.k, bytes(c.k_type, c.head_dim_first())) ? kKeysFast : 0;
     if constexpr (!c.v_is_k) fast_ |= copies_whole_chunks<c.v_type>(values, bytes(c.v_type, c.head_dim_vo)) ? kValuesFast : 0;
     if constexpr (kTwoParts) {
-      rope_base_ = segment.k_rope.data + kv_head * segment.k_rope.head_stride;
+      rope_base_ = kv_head * segment.k_rope.head_stride;
       if (!copies_whole_chunks<c.k_type>(segment.k_rope, bytes(c.k_type, c.head_dim_rope))) fast_ &= ~kKeysFast;
     }
     if (segment.page_size.divisor == 0) {  // one endless page: its slots are counted from the first key
@@ -204,15 +208,18 @@ class KeyStream {
     const i64 page_stride = of_values() ? values.page_stride : segment.k.page_stride;
     const i64 token_stride = of_values() ? values.token_stride : segment.k.token_stride;
     const bool exists = page_ != kNoPage;
-    row_ = exists ? base_ + page_ * page_stride + place_ * token_stride : nullptr;
+    row_ = exists ? base_ + page_ * page_stride + place_ * token_stride : kNoRow;
+    row_fast_ = fast_;
+    bool far = exists && is_far(row_);
     if constexpr (kTwoParts) {
-      rope_row_ = exists ? rope_base_ + page_ * segment.k_rope.page_stride + place_ * segment.k_rope.token_stride : nullptr;
+      rope_row_ = exists ? rope_base_ + page_ * segment.k_rope.page_stride + place_ * segment.k_rope.token_stride : kNoRow;
+      far = far || (exists && is_far(rope_row_));
     }
+    if (ptx::any(far)) row_fast_ = 0;
     if constexpr (kScaled) {
       const abi::PlaneArg& plane = of_values() ? values : segment.k;
       scale_ = exists ? scale_base_ + page_ * plane.scale_page_stride + place_ * plane.scale_token_stride : nullptr;
     }
-    row_fast_ = fast_;
     key_ += Shape::kStepKeys;
   }
 
@@ -247,10 +254,10 @@ class KeyStream {
     }
   }
 
-  /// kRows rows, kChunks chunks of each from chunk kFirstChunk of the shared rows on. Lane first_lane + i knows where row i begins (null:
-  /// zeros), of whose bytes `row_bytes` exist. Up to eight neighbouring lanes bring one row, a line of it at a time.
+  /// kRows rows, kChunks chunks of each from chunk kFirstChunk of the shared rows on. Lane first_lane + i knows where row i begins, in
+  /// bytes from the plane's first (kNoRow: zeros), of whose bytes `row_bytes` exist. Up to eight neighbouring lanes bring one row, a line of it at a time.
   template <Type t, int kRowBytes, int kFirstChunk, int kChunks>
-  __device__ __forceinline__ void copy_rows(u8* s_rows, const u8* row, int first_lane, const abi::PlaneArg& plane, int row_bytes,
+  __device__ __forceinline__ void copy_rows(u8* s_rows, i64 row, int first_lane, const abi::PlaneArg& plane, int row_bytes,
                                             bool fast) {
     using Rows = tile::SharedRows<kRowBytes>;
     constexpr int kSpan = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : kChunks % 2 == 0 ? 2 : 1;  // lanes to a row
@@ -260,16 +267,17 @@ class KeyStream {
       static_assert(!Rows::kSwizzled || (kSpan == 8 && kFirstChunk % 8 == 0));
       if (kSpan * kRowsAtOnce < ptx::kWarp && lane >= kSpan * kRowsAtOnce) first_lane = -1;
       const int at = Rows::offset(lane / kSpan % kRowsAtOnce, lane % kSpan);
+      const u32 first_chunk = row == kNoRow ? kNoChunk : static_cast<u32>(row >> 4);
 #pragma unroll
       for (int r = 0; r < Shape::kRows; r += kRowsAtOnce) {
-        const u8* source = shuffle_pointer(row, max(first_lane, 0) + r + lane / kSpan % kRowsAtOnce);
-        if (source != nullptr) source += lane % kSpan * tile::kChunkBytes;
+        const u32 from = ptx::shuffle(first_chunk, max(first_lane, 0) + r + lane / kSpan % kRowsAtOnce);
+        const u8* source = plane.data + static_cast<u64>(from + static_cast<u32>(lane % kSpan)) * tile::kChunkBytes;
         // Rows four further: the exclusive or of the chunk's number changes in its third bit.
         u8* s_row =
             s_rows + (Rows::kSwizzled ? at ^ (r & 4) * tile::kChunkBytes : at) + r * Rows::kStride + kFirstChunk * tile::kChunkBytes;
 #pragma unroll
         for (int chunk = 0; chunk < kChunks; chunk += kSpan) {
-          const bool valid = source != nullptr && (chunk + lane % kSpan) * tile::kChunkBytes < row_bytes;
+          const bool valid = from != kNoChunk && (chunk + lane % kSpan) * tile::kChunkBytes < row_bytes;
           if (first_lane >= 0) ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid);
         }
       }
@@ -281,12 +289,12 @@ class KeyStream {
       const int idx = i + lane;
       const int r = idx / kChunks;
       const int chunk = idx % kChunks;
-      const u8* source = shuffle_pointer(row, first_lane + r % Shape::kRows);
+      const i64 from = shuffle_offset(row, first_lane + r % Shape::kRows);
       if (idx >= Shape::kRows * kChunks) continue;
       const i64 stride = is_four_bit(t) ? 1 : plane.dim_stride;
       const int first = chunk * (tile::kChunkBytes / kUnit);
-      const int count = source == nullptr ? 0 : row_bytes / kUnit - first;
-      *reinterpret_cast<Vec16*>(s_rows + Rows::offset(r, kFirstChunk + chunk)) = gather_chunk<t>(source + first * stride, stride, count);
+      const int count = from == kNoRow ? 0 : row_bytes / kUnit - first;
+      *reinterpret_cast<Vec16*>(s_rows + Rows::offset(r, kFirstChunk + chunk)) = gather_chunk<t>(plane.data + from + first * stride, stride, count);
     }
   }
 
@@ -300,15 +308,15 @@ class KeyStream {
   // The next step: what its item says, and this lane's key of it.
   i32 key_ = 0, kv_end_ = 0, segment_ = 0, fast_ = 0;
   const i32* table_ = nullptr;
-  const u8* base_ = nullptr;
-  const u8* rope_base_ = nullptr;
+  i64 base_ = 0;  // of the head's rows, from the plane's first byte
+  i64 rope_base_ = 0;
   const u8* scale_base_ = nullptr;
   i32 page_ = kNoPage, place_ = 0;
 
   // The step at copy; row_segment_ < 0: there was none left.
   i32 row_segment_ = -1, row_fast_ = 0;
-  const u8* row_ = nullptr;
-  const u8* rope_row_ = nullptr;
+  i64 row_ = kNoRow;
+  i64 rope_row_ = kNoRow;
   const u8* scale_ = nullptr;
 };
 
