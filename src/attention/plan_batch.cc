@@ -60,7 +60,7 @@ void read_requests(Planner& p, const ScheduleState& schedule, const Batch& batch
   for (std::int64_t r = 0; r < n; ++r) {
     const std::int64_t end = batch.qo_indptr[r + 1];
     if (end < begin) refuse("qo_indptr[{}]={} < qo_indptr[{}]={}; must be non-decreasing", r + 1, end, r, begin);
-    if (end - begin > limits.max_qo_len) {
+    if (end - begin > limits.max_qo_len && end <= limits.max_tokens) {  // too many tokens in all: below
       refuse("qo_indptr[{}]={} gives request {} {} rows; the schedule's max_qo_len is {}", r + 1, end, r, end - begin, limits.max_qo_len);
     }
     p.requests[r].q_begin = begin;
