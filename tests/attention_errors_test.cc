@@ -138,7 +138,7 @@ TEST(AttentionErrors, PlanNamesWhatIsWrongAndKeepsTheOldPlan) {
       {"qo_indptr absent", {"indptr"}, [](auto& b, auto&) { b.qo_indptr = {}; }},
       {"too many requests", {"max_requests"}, [](auto& b, auto&) { b.qo_indptr = kTooMany; }},
       {"too many tokens", {"max_tokens"}, [](auto& b, auto&) { b.qo_indptr = kTooLong; }},
-      {"tokens beyond 32 bits", {"qo_indptr[2]", "max_qo_len"}, [](auto& b, auto&) { b.qo_indptr = kHugeInt; }},
+      {"tokens beyond 32 bits", {"max_tokens"}, [](auto& b, auto&) { b.qo_indptr = kHugeInt; }},
       {"too many segments",
        {"segments"},
        [](auto& b, auto&) {

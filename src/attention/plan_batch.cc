@@ -60,9 +60,8 @@ void read_requests(Planner& p, const ScheduleState& schedule, const Batch& batch
   for (std::int64_t r = 0; r < n; ++r) {
     const std::int64_t end = batch.qo_indptr[r + 1];
     if (end < begin) refuse("qo_indptr[{}]={} < qo_indptr[{}]={}; must be non-decreasing", r + 1, end, r, begin);
-    if (end - begin > limits.max_qo_len) {
-      refuse("qo_indptr[{}]={} gives request {} {} rows; the schedule's max_qo_len is {} (max_tokens where it was not given)", r + 1, end,
-             r, end - begin, limits.max_qo_len);
+    if (end - begin > limits.max_qo_len && end <= limits.max_tokens) {  // too many tokens in all: below
+      refuse("qo_indptr[{}]={} gives request {} {} rows; the schedule's max_qo_len is {}", r + 1, end, r, end - begin, limits.max_qo_len);
     }
     p.requests[r].q_begin = begin;
     p.requests[r].q_len = end - begin;
@@ -134,8 +133,8 @@ void check_groups(const SegmentReader& in, std::int64_t num_tokens, std::int64_t
       refuse("{}[{}]={} < [{}]={}; must be non-decreasing", Field{in.s, "qo_indptr"}, g + 1, indptr[g + 1], g, indptr[g]);
     }
     if (indptr[g + 1] - indptr[g] > max_qo_len) {
-      refuse("{}[{}]={} gives group {} {} rows; the schedule's max_qo_len is {} (max_tokens where it was not given)",
-             Field{in.s, "qo_indptr"}, g + 1, indptr[g + 1], g, indptr[g + 1] - indptr[g], max_qo_len);
+      refuse("{}[{}]={} gives group {} {} rows; the schedule's max_qo_len is {}", Field{in.s, "qo_indptr"}, g + 1, indptr[g + 1], g,
+             indptr[g + 1] - indptr[g], max_qo_len);
     }
   }
   if (indptr[in.num_groups] > num_tokens) {
