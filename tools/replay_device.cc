@@ -131,6 +131,18 @@ void ReplayDevice::timed(Body body) {
   kernel_seconds_ += driver_.elapsed_seconds(begin_, end_);
 }
 
+void ReplayDevice::warm_up(const TensorView& k, const TensorView& v) {
+  const std::vector<std::int64_t> indptr{0, 1}, one{1};
+  const std::vector<std::int32_t> page{0};
+  AppendBatch batch;
+  batch.append_indptr = indptr;
+  batch.kv_len = one;
+  batch.kv_indices = page;
+  batch.kv_indptr = indptr;
+  append(0, batch, k, v);
+  take_kernel_seconds();
+}
+
 void ReplayDevice::append(int layer, const AppendBatch& batch, const TensorView& k, const TensorView& v) {
   timed([&] { girih::append(context_, pools_[static_cast<std::size_t>(layer)].store, batch, twin(k), {}, twin(v)); });
 }

@@ -35,6 +35,8 @@ class ReplayDevice {
   void fetch(const TensorView& host);
   void fetch_pool(int layer, const LayerPool& pool);
 
+  /// Compiles and loads the append kernel, by one token of page 0: its first call is no step's.
+  void warm_up(const TensorView& k, const TensorView& v);
   void append(int layer, const AppendBatch& batch, const TensorView& k, const TensorView& v);
   /// Runs a layer; waits until it is done.
   void attend(int layer, std::size_t kind, const Schedule& schedule, const Plan& plan, AttentionArgs args);

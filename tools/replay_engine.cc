@@ -170,6 +170,9 @@ Replayer::Replayer(const Context& context, const Trace& trace, const ReplayOptio
   if (context.device().kind == DeviceKind::cuda) {
     device_ = std::make_unique<ReplayDevice>(context, pools_, result_.workspace_bytes, sinks_);
     for (const Kind& kind : kinds_) device_->add_plan(kind.schedule);
+    const TensorView k(k_.data(), rows_.dtype(), {1, spec_.num_kv_heads, spec_.head_dim_qk});
+    const TensorView v(v_.data(), rows_.dtype(), {1, spec_.num_kv_heads, spec_.head_dim_vo});
+    device_->warm_up(k, spec_.v_is_k ? TensorView() : v);
   }
   verifier_ = std::make_unique<Verifier>(result_.options.model, rows_, sinks_, options.page_size, options.verify);
   if (options.digests) {
