@@ -3,7 +3,7 @@
 
     girih bench attention --backend cuda --json ours.json
     girih bench attention --backend cuda --list --json cases.json
-    bench/peers/cuda.py --cases cases.json --results ours.json --json bench/results/h200/attention.json
+    bench/peers/gpu.py --cases cases.json --results ours.json --json bench/results/h200/attention.json
 
 Run the three on one machine, one after the other. The protocol is girih's: the call in a CUDA graph, 256 MB overwritten before each replay,
 the median between events. What a peer does not do, or does not do here, is written to "peers_skipped" with the reason. `--preload M` imports
