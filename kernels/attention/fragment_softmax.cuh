@@ -117,15 +117,24 @@ __device__ __forceinline__ void hide_masked(const typename Variant::Params& para
 template <class Variant, int kKeyTiles>
 __device__ __forceinline__ void apply_logits(const typename Variant::Params& params, const typename Variant::LogitsRow& row, int half,
                                              const FragmentKeys& keys, float factor, float (&s)[kKeyTiles][4]) {
+  const auto apply = [&](const auto& position) {
 #pragma unroll
-  for (int n = 0; n < kKeyTiles; ++n) {
+    for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      i64 position = 0;
-      if constexpr (Variant::kLogitsPos) position = keys.position(fragment_key(n, j));
-      float& score = s[n][2 * half + j];
-      score = Variant::logits(params, row, score * factor, position);
+      for (int j = 0; j < 2; ++j) {
+        float& score = s[n][2 * half + j];
+        score = Variant::logits(params, row, score * factor, position(n, j));
+      }
     }
+  };
+  // The branch is out of the loop: adjacent keys need one addition each.
+  if constexpr (!Variant::kLogitsPos) {
+    apply([](int, int) { return i64{0}; });
+  } else if (keys.list.page_positions) {
+    apply([&](int n, int j) { return keys.position(fragment_key(n, j)); });
+  } else {
+    const i64 first = keys.list.kv_pos + keys.first + fragment_key(0, 0);
+    apply([&](int n, int j) { return first + (8 * n + j); });
   }
 }
 

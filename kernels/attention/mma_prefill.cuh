@@ -151,13 +151,11 @@ class Prefill {
     }
   }
 
-  __device__ __forceinline__ RowVars* rows() const { return reinterpret_cast<RowVars*>(s_memory_ + Shape::kRowsAt); }
-
   /// Q and what hooks ask of its rows, for a new tile.
   __device__ __forceinline__ void load_rows(const abi::WorkItem& item) {
     ptx::sync_block();  // the last tile's rows are no longer read
     load_query_tile<c, Keys, typename Shape::QueryRows>(p_, item, !Variant::kHasLogits && factor_.negative(), s_memory_ + Shape::kQueryAt);
-    if constexpr (kKeepsRows<Variant>) describe_tile_rows<c>(p_, item, rows());
+    if constexpr (kKeepsRows<Variant>) describe_tile_rows<c, Variant>(p_, params_, item, s_memory_ + Shape::kRowsAt);
     ptx::sync_block();
   }
 
@@ -229,7 +227,7 @@ class Prefill {
         for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            hide_masked<Variant>(params_, Variant::mask_row(params_, row_vars(t, half)), half, columns, s[t]);
+            hide_masked<Variant>(params_, mask_row(t, half), half, columns, s[t]);
           }
         }
       }
@@ -246,12 +244,23 @@ class Prefill {
     }
   }
 
-  __device__ __forceinline__ const RowVars& row_vars(int t, int half) const {
-    return rows()[warp_ * Shape::kWarpRows + 16 * t + 8 * half + lane_ / 4];
+  __device__ __forceinline__ const u8* kept_row(int t, int half) const {
+    return s_memory_ + Shape::kRowsAt + (warp_ * Shape::kWarpRows + 16 * t + 8 * half + lane_ / 4) * sizeof(RowVars);
+  }
+  __device__ __forceinline__ typename Variant::MaskRow mask_row(int t, int half) const {
+    if constexpr (kKeepsHooks<Variant>) {
+      return reinterpret_cast<const HookRow<Variant>*>(kept_row(t, half))->mask;
+    } else {
+      return Variant::mask_row(params_, *reinterpret_cast<const RowVars*>(kept_row(t, half)));
+    }
   }
   __device__ __forceinline__ typename Variant::LogitsRow logits_row(int t, int half) const {
-    if constexpr (kLogitsRead<Variant>) return Variant::logits_row(params_, row_vars(t, half));
-    return {};
+    if constexpr (!kLogitsRead<Variant>) return {};
+    if constexpr (kKeepsHooks<Variant>) {
+      return reinterpret_cast<const HookRow<Variant>*>(kept_row(t, half))->logits;
+    } else {
+      return Variant::logits_row(params_, *reinterpret_cast<const RowVars*>(kept_row(t, half)));
+    }
   }
 
   /// Scores become weights, 16 keys at a time, so that their exponentials run beside the products of the 16 before.

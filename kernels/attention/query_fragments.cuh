@@ -104,16 +104,30 @@ __device__ __forceinline__ void load_query_tile(const Args& p, const abi::WorkIt
   }
 }
 
-/// Describes all rows of the item's tile, a thread a row.
-template <Config c>
-__device__ __forceinline__ void describe_tile_rows(const Args& p, const abi::WorkItem& item, RowVars* s_rows) {
+/// What the hooks of the scores know of a row, worked out once a tile where it takes no more room than what it is worked out from.
+template <class Variant>
+struct HookRow {
+  typename Variant::MaskRow mask;
+  typename Variant::LogitsRow logits;
+};
+template <class Variant>
+constexpr bool kKeepsHooks = sizeof(HookRow<Variant>) <= sizeof(RowVars);
+
+/// Describes all rows of the item's tile, a thread a row: s_rows holds HookRow or RowVars, sizeof(RowVars) apart.
+template <Config c, class Variant>
+__device__ __forceinline__ void describe_tile_rows(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item, u8* s_rows) {
   const auto* requests = blob_array<abi::RequestInfo>(p, p.plan->requests);
   i32 request = find_request_warp(requests, p.plan->num_requests, item.row_begin / c.group);
   const int row = ptx::thread_idx();
   if (row >= c.tile_rows) return;
   const RowPlace place = place_row<c>(item.row_begin + min(row, item.row_count - 1), item.kv_head);
   while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
-  s_rows[row] = describe_row(requests[request], request, place, item.kv_head);
+  const RowVars vars = describe_row(requests[request], request, place, item.kv_head);
+  if constexpr (kKeepsHooks<Variant>) {
+    *reinterpret_cast<HookRow<Variant>*>(s_rows + row * sizeof(RowVars)) = {Variant::mask_row(params, vars), Variant::logits_row(params, vars)};
+  } else {
+    *reinterpret_cast<RowVars*>(s_rows + row * sizeof(RowVars)) = vars;
+  }
 }
 
 /// Describes rows first_row + group and first_row + group + 8 of the item's tile for the hooks.
