@@ -58,7 +58,11 @@ def bound_by_memory(row):
 
 
 def rate_text(row):
-    """GB/s where memory bounds the case on that machine, GFLOP/s where arithmetic does."""
+    """GB/s where memory bounds the case on that machine, GFLOP/s where arithmetic does; on a GPU TB/s and TFLOP/s."""
+    if row["backend"] == "cuda":
+        if bound_by_memory(row):
+            return f"{row['bytes'] / row['seconds'] / 1e12:.2f} TB/s"
+        return f"{row['flops'] / row['seconds'] / 1e12:.0f} TFLOP/s"
     if bound_by_memory(row):
         return f"{row['bytes'] / row['seconds'] / 1e9:.1f} GB/s"
     return f"{row['flops'] / row['seconds'] / 1e9:.0f} GFLOP/s"
@@ -94,6 +98,23 @@ def attention_table(rows):
     return lines
 
 
+def gpu_table(rows):
+    """Peers are named by their way of computing; a peer's figure is its time over girih's."""
+    lines = ["| case | time | rate | of roofline | plan + upload | host | peers |", "|---|--:|--:|--:|--:|--:|---|"]
+    versions = []
+    for row in rows:
+        ratios = []
+        for peer in row.get("peers", []):
+            product, version, way = peer["name"].split(" ", 2)
+            versions += [f"{product} {version}"] if f"{product} {version}" not in versions else []
+            ratios.append(f"{way} {peer['ratio']:.2f}x")
+        lines.append(f"| {row['case']} | {seconds_text(row['seconds'])} | {rate_text(row)} | {100 * row['roofline_fraction']:.0f} % | "
+                     f"{1e6 * (row['plan_seconds'] + row['upload_seconds']):.0f} us | {1e6 * row['host_seconds']:.1f} us | {', '.join(ratios)} |")
+    if versions:
+        lines += ["", f"Peers ({', '.join(versions)}): their time over girih's in the same run; above 1, girih is faster. Empty: not timed."]
+    return lines
+
+
 def plan_table(rows):
     lines = ["| plan of | units | time | bar | balance | allocations |", "|---|--:|--:|--:|--:|--:|"]
     for row in rows:
@@ -104,6 +125,11 @@ def plan_table(rows):
 
 
 def make_table(machine, commits, rows, every):
+    if any(row["backend"] == "cuda" for row in rows):
+        lines = [f"{machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}. Ceilings: memory "
+                 f"{machine['read_bytes_per_second'] / 1e12:.2f} TB/s, mma.sync {machine['bf16_flops'] / 1e12:.0f} TFLOP/s. Cold L2, CUDA graphs."]
+        ceilings = {"read_bytes_per_second": machine["read_bytes_per_second"], "peak_flops": machine["bf16_flops"]}
+        return "\n".join([*lines, "", *gpu_table([{**ceilings, **row} for row in rows])])
     lines = [f"{machine['cpu']}, {machine['workers']} workers, target {machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}."]
     if machine.get("read_bytes_per_second"):
         lines[0] += (f" Ceilings: memory {machine['read_bytes_per_second'] / 1e9:.0f} GB/s, f32 {machine['f32_flops'] / 1e9:.0f} GFLOP/s, "
@@ -141,7 +167,7 @@ def main():
         print("\n".join(bars.report(results[2])))
         return
     table = make_table(*results, arguments.all)
-    if (pathlib.Path(arguments.readme).parent / FIGURE).exists():
+    if arguments.block == "cpu" and (pathlib.Path(arguments.readme).parent / FIGURE).exists():
         table = f"![Part of the roofline reached per case]({FIGURE})\n\n{table}"
     if arguments.show:
         print(table)

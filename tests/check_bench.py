@@ -59,6 +59,10 @@ def main():
             text = file.read()
         assert text.startswith("before\n<!-- table:cpu -->\n") and text.endswith("\n<!-- /table:cpu -->\nafter\n") and "old" not in text, text
         assert "| prefill-bf16-softcap-2048 | 10 ms | 100 GFLOP/s | 50 % | |" in text, text
+        gpu = row("decode-b1", backend="cuda", seconds=2e-5, upload_seconds=4e-6, peers=[{"name": "peer 1.0 fa2", "seconds": 3e-5, "ratio": 1.5}])
+        lines = table.gpu_table([gpu, {**gpu, "case": "other", "peers": []}])
+        assert lines[2] == "| decode-b1 | 20 us | 50 TFLOP/s | 50 % | 5 us | 1.0 us | fa2 1.50x |", lines
+        assert lines[3].endswith("| 1.0 us |  |") and "peer 1.0" in lines[5], lines
         subprocess.run([*run, os.path.join(root, "bench", "figure.py"), "--out", figure, results], check=True)
         words = "".join(xml.etree.ElementTree.parse(figure).getroot().itertext())
         assert "prefill-bf16-causal-2048" in words and "a < b & c" in words, words
