@@ -117,10 +117,10 @@ struct ThreadPool::State {
   std::vector<std::thread> threads;        // workers 1, 2, ...
 
   ~State() {
-    if (owner == process_id())
-      stop_workers();
-    else
+    if (!threads.empty() && owner != process_id())
       forget_workers();
+    else
+      stop_workers();
   }
 
   void call(int worker) noexcept {
