@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--out", default=str(pathlib.Path(__file__).resolve().parent.parent / table.FIGURE))
     arguments = parser.parse_args()
     machine, commits, rows = table.load(arguments.results)
-    rows = table.headline_rows([row for row in rows if row["op"] == "attention"])
+    rows = table.headline_rows([row for row in rows if row["op"] == "attention"], table.HEADLINES)
     if not rows:
         parser.error("no attention rows in the results")
     pathlib.Path(arguments.out).write_text(draw(machine, commits, rows), encoding="utf-8")

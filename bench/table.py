@@ -25,6 +25,13 @@ HEADLINES = (
     "prefill-bf16-causal-2048", "prefill-bf16-causal-8192", "prefill-bf16-full-8192", "prefill-f32-causal-8192",
     "prefill-bf16-window1024-16384", "prefill-bf16-document8-8192", "prefill-bf16-softcap-2048", "prefill-bf16-alibi-2048",
 )
+GPU_HEADLINES = (
+    "decode-b64-kv8192", "decode-b32-kv4096", "decode-b64-kv1024", "decode-b64-uniform4096", "decode-b64-zipf4096", "decode-b16-zipf1024",
+    "decode-b1-kv131072", "decode-b1-kv8192", "decode-b32-kv4096-page1", "decode-b64-kv8192-e4m3", "decode-b64-kv8192-invariant",
+    "prefill-causal-8192", "prefill-causal-8192-page16", "prefill-full-16384", "prefill-window1024-b4-8192", "prefill-causal-8192-softcap",
+    "prefill-causal-8192-alibi", "append256-b16-kv4096", "append16-b16-kv4096", "mixed-b32", "mla128-b64-kv5120", "mla16-b64-kv5120",
+    "prefix8192-b64-cascade",
+)
 
 
 def load(paths):
@@ -72,10 +79,10 @@ def fastest_peer(row):
     return min(row.get("peers", []), key=lambda peer: peer["ratio"], default=None)
 
 
-def headline_rows(rows):
-    """The rows of HEADLINES in its order; all rows where a file has none of them."""
+def headline_rows(rows, headlines):
+    """The rows of the headlines in their order; all rows where a file has none of them."""
     by_name = {row["case"]: row for row in rows}
-    return [by_name[name] for name in HEADLINES if name in by_name] or rows
+    return [by_name[name] for name in headlines if name in by_name] or rows
 
 
 def ratio_text(ratio):
@@ -128,8 +135,9 @@ def make_table(machine, commits, rows, every):
     if any(row["backend"] == "cuda" for row in rows):
         lines = [f"{machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}. Ceilings: memory "
                  f"{machine['read_bytes_per_second'] / 1e12:.2f} TB/s, mma.sync {machine['bf16_flops'] / 1e12:.0f} TFLOP/s. Cold L2, CUDA graphs."]
+        chosen = rows if every else headline_rows(rows, GPU_HEADLINES)
         ceilings = {"read_bytes_per_second": machine["read_bytes_per_second"], "peak_flops": machine["bf16_flops"]}
-        return "\n".join([*lines, "", *gpu_table([{**ceilings, **row} for row in rows])])
+        return "\n".join([*lines, "", *gpu_table([{**ceilings, **row} for row in chosen])])
     lines = [f"{machine['cpu']}, {machine['workers']} workers, target {machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}."]
     if machine.get("read_bytes_per_second"):
         lines[0] += (f" Ceilings: memory {machine['read_bytes_per_second'] / 1e9:.0f} GB/s, f32 {machine['f32_flops'] / 1e9:.0f} GFLOP/s, "
@@ -137,7 +145,7 @@ def make_table(machine, commits, rows, every):
     for op, table in (("attention", attention_table), ("plan", plan_table)):
         chosen = [row for row in rows if row["op"] == op]
         if op == "attention" and not every:
-            chosen = headline_rows(chosen)
+            chosen = headline_rows(chosen, HEADLINES)
         if chosen:
             lines += [""] + table(chosen)
     return "\n".join(lines)
