@@ -153,7 +153,8 @@ std::string summary_text(const ReplayResult& result, const ReplaySummary& s, con
   text += fmt::format("  share of time   run {:.1f} %, append {:.1f} %, plan {:.1f} %\n", percent(s.run_seconds, s.attention_seconds),
                       percent(s.append_seconds, s.attention_seconds), percent(s.plan_seconds, s.attention_seconds));
   if (s.kernel_seconds > 0) {
-    text += fmt::format("  on the GPU      kernels of append and run take {:.1f} % of that time\n", percent(s.kernel_seconds, s.attention_seconds));
+    text += fmt::format("  on the GPU      kernels of append and run take {:.1f} % of that time\n",
+                        percent(s.kernel_seconds, s.attention_seconds));
   }
   text += fmt::format("  bandwidth       {:.2f} GB/s of {:.2f} measured reading memory\n", s.bytes_per_second / 1e9,
                       ceilings.read_bytes_per_second / 1e9);

@@ -38,8 +38,8 @@ struct AppendBatch {
 void append(const Context& context, const KvStore& store, const AppendBatch& batch, const TensorView& k, const TensorView& k_rope,
             const TensorView& v, void* stream = nullptr);
 
-/// The same for the batch that `plan` holds: row i of K and V belongs to query token i, and the query tokens of a group are the last keys of
-/// its list in `segment` (not written where a list is shorter). CUDA only; reads nothing but device memory, so a captured graph appends
+/// The same for the batch that `plan` holds: row i of K and V belongs to query token i, and the query tokens of a group are the last keys
+/// of its list in `segment` (not written where a list is shorter). CUDA only; reads nothing but device memory, so a captured graph appends
 /// whatever is uploaded (once a call outside of a capture has loaded the kernel). kv_indices: the segment's page ids on the device. Two
 /// tokens may not go to the same place, which is not checked.
 void append(const Context& context, const DevicePlan& plan, const KvStore& store, std::span<const std::int32_t> kv_indices,

@@ -255,10 +255,10 @@ class KeyStream {
   }
 
   /// kRows rows, kChunks chunks of each from chunk kFirstChunk of the shared rows on. Lane first_lane + i knows where row i begins, in
-  /// bytes from the plane's first (kNoRow: zeros), of whose bytes `row_bytes` exist. Up to eight neighbouring lanes bring one row, a line of it at a time.
+  /// bytes from the plane's first (kNoRow: zeros), of whose bytes `row_bytes` exist. Up to eight neighbouring lanes bring one row, a line
+  /// of it at a time.
   template <Type t, int kRowBytes, int kFirstChunk, int kChunks>
-  __device__ __forceinline__ void copy_rows(u8* s_rows, i64 row, int first_lane, const abi::PlaneArg& plane, int row_bytes,
-                                            bool fast) {
+  __device__ __forceinline__ void copy_rows(u8* s_rows, i64 row, int first_lane, const abi::PlaneArg& plane, int row_bytes, bool fast) {
     using Rows = tile::SharedRows<kRowBytes>;
     constexpr int kSpan = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : kChunks % 2 == 0 ? 2 : 1;  // lanes to a row
     constexpr int kRowsAtOnce = min(ptx::kWarp / kSpan, Shape::kRows);
@@ -294,7 +294,8 @@ class KeyStream {
       const i64 stride = is_four_bit(t) ? 1 : plane.dim_stride;
       const int first = chunk * (tile::kChunkBytes / kUnit);
       const int count = from == kNoRow ? 0 : row_bytes / kUnit - first;
-      *reinterpret_cast<Vec16*>(s_rows + Rows::offset(r, kFirstChunk + chunk)) = gather_chunk<t>(plane.data + from + first * stride, stride, count);
+      *reinterpret_cast<Vec16*>(s_rows + Rows::offset(r, kFirstChunk + chunk)) =
+          gather_chunk<t>(plane.data + from + first * stride, stride, count);
     }
   }
 

@@ -20,7 +20,7 @@ inline constexpr int kMergeAhead = 8;                        // parts whose load
 /// One row's dims [slice * kMergeSlice, ...) by one warp, as a left fold.
 template <Config c, class Variant>
 __device__ __forceinline__ void fold_parts(const Args& p, const typename Variant::Params& params, const abi::MergeItem& merge,
-                                          const abi::MergePart* parts, int row, int slice) {
+                                           const abi::MergePart* parts, int row, int slice) {
   const int dim = slice * kMergeSlice + ptx::lane_idx() * kMergeDims;
   const bool has_dims = dim < c.head_dim_vo;
   RowState state = empty_state();

@@ -119,8 +119,8 @@ class Prefill {
   /// kPartKeys keys from key `first` on join the rows' states. Steps without hidden keys have code of their own: where the ways of a branch
   /// that changes scores meet, registers are moved about.
   template <bool kHides>
-  __device__ __forceinline__ void add_keys(const abi::WorkItem& item, const StepRange& range, int first, const u8* s_keys, const u8* s_values,
-                                           const u8* s_key_scales, const u8* s_value_scales) {
+  __device__ __forceinline__ void add_keys(const abi::WorkItem& item, const StepRange& range, int first, const u8* s_keys,
+                                           const u8* s_values, const u8* s_key_scales, const u8* s_value_scales) {
     float s[kRowTiles][kKeyTiles][4];
     scores(s_keys, s_key_scales, s);
     if constexpr (Stream::kKeyScales) {

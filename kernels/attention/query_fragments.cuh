@@ -115,7 +115,8 @@ constexpr bool kKeepsHooks = sizeof(HookRow<Variant>) <= sizeof(RowVars);
 
 /// Describes all rows of the item's tile, a thread a row: s_rows holds HookRow or RowVars, sizeof(RowVars) apart.
 template <Config c, class Variant>
-__device__ __forceinline__ void describe_tile_rows(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item, u8* s_rows) {
+__device__ __forceinline__ void describe_tile_rows(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item,
+                                                   u8* s_rows) {
   const auto* requests = blob_array<abi::RequestInfo>(p, p.plan->requests);
   i32 request = find_request_warp(requests, p.plan->num_requests, item.row_begin / c.group);
   const int row = ptx::thread_idx();
@@ -124,7 +125,8 @@ __device__ __forceinline__ void describe_tile_rows(const Args& p, const typename
   while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
   const RowVars vars = describe_row(requests[request], request, place, item.kv_head);
   if constexpr (kKeepsHooks<Variant>) {
-    *reinterpret_cast<HookRow<Variant>*>(s_rows + row * sizeof(RowVars)) = {Variant::mask_row(params, vars), Variant::logits_row(params, vars)};
+    *reinterpret_cast<HookRow<Variant>*>(s_rows + row * sizeof(RowVars)) = {Variant::mask_row(params, vars),
+                                                                            Variant::logits_row(params, vars)};
   } else {
     *reinterpret_cast<RowVars*>(s_rows + row * sizeof(RowVars)) = vars;
   }

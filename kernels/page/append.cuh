@@ -19,7 +19,9 @@ enum class Scale : u8 { none, tensor, head, token_head, block };
 constexpr float kMaxF32 = __builtin_bit_cast(float, 0x7f7fffffU);
 
 template <typename T>
-constexpr float kLargest = kSame<T, e4m3> ? 448.0F : kSame<T, e5m2> ? 57344.0F : 127.0F;
+constexpr float kLargest = kSame<T, e4m3>   ? 448.0F
+                           : kSame<T, e5m2> ? 57344.0F
+                                            : 127.0F;
 
 template <typename T>
 __device__ __forceinline__ float load(const u8* source) {
@@ -84,7 +86,8 @@ __device__ __forceinline__ void scale_row(const abi::AppendPlane& p, const RowPl
 template <typename Source, typename Target>
 __device__ __forceinline__ void scale_row_by_its_largest(const abi::AppendPlane& p, const RowPlaces& at) {
   u32 most = 0;
-  for (int d = ptx::lane_idx(); d < p.dim; d += ptx::kWarp) most = max(most, finite_magnitude(load<Source>(at.source + d * p.source_dim_stride)));
+  for (int d = ptx::lane_idx(); d < p.dim; d += ptx::kWarp)
+    most = max(most, finite_magnitude(load<Source>(at.source + d * p.source_dim_stride)));
   float stored = min(float_of(largest_of_warp(most)) / kLargest<Target> / p.global_scale, kMaxF32);
   if (!(stored * p.global_scale > 0.0F)) stored = 1.0F;  // zeros, or so small that the scale underflows
   if (ptx::lane_idx() == 0) *reinterpret_cast<float*>(at.scales) = stored;

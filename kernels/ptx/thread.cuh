@@ -20,7 +20,9 @@ __device__ __forceinline__ int warp_idx() { return __shfl_sync(kAllLanes, static
 __device__ __forceinline__ void sync_block() { __syncthreads(); }
 __device__ __forceinline__ void sync_warp() { __syncwarp(); }
 /// `threads` threads (a multiple of 32) that name the same barrier 1..15.
-__device__ __forceinline__ void sync_named(int barrier, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory"); }
+__device__ __forceinline__ void sync_named(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
 
 /// T: float, int, u32. All lanes of the warp take part.
 template <typename T>

@@ -58,14 +58,14 @@ struct AttentionParams {
   const PlanHeader* plan;  // the uploaded blob; 64-byte aligned
   std::int32_t* counters;  // [max_merges] zero between launches: parts of each merge that have arrived
   RowsArg q, q_rope, o;
-  float* lse;  // null where the spec asks for none
+  float* lse;                     // null where the spec asks for none
   std::int64_t lse_token_stride;  // elements
   std::int64_t lse_head_stride;
   float* part_o;   // [part_rows, part_stride]
   float* part_ml;  // [part_rows, 2]: running maximum (base-2 units), sum
   float* chunk_o;  // batch_invariant: [units of the class, tile_rows, part_stride] the fold so far of the tile at work
   float* chunk_ml;
-  float score_factor;      // sm_scale, times log2(e) where the logits hook is absent
+  float score_factor;  // sm_scale, times log2(e) where the logits hook is absent
   std::int32_t num_segments;
   std::int32_t num_units;   // of all classes, as the header has it: with it the items are found without reading the header
   std::int32_t first_unit;  // of this launch's class: block b runs unit first_unit + b

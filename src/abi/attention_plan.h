@@ -29,16 +29,16 @@ struct PlanHeader {
   std::int32_t class_unit_begin[3];  // units of tile class c are [class_unit_begin[c], class_unit_begin[c + 1]); where the schedule does
                                      // not separate classes (CPU) all units are in [0, num_units) = class 0's
   std::int32_t num_empty_merges;     // the first merges have no parts: rows that see no key
-  BlobArray unit_begin;    // int32 [num_units + 1]: items of unit u are [unit_begin[u], unit_begin[u+1]); first of the arrays
-  BlobArray items;         // WorkItem; second of the arrays, so that a kernel finds both without reading the header
-  BlobArray merges;        // MergeItem
-  BlobArray merge_parts;   // MergePart
-  BlobArray requests;      // RequestInfo [num_requests]
-  BlobArray segments;      // SegmentInfo [num_segments]
-  BlobArray kv_rows;       // KvRow: all segments' [num_table_heads, num_groups]
-  BlobArray params;        // PlanParam, one per parameter of the variant (run-time ones have size 0 here)
-  BlobArray param_data;    // bytes
-  std::int64_t part_rows;  // rows of partial state in the workspace
+  BlobArray unit_begin;              // int32 [num_units + 1]: items of unit u are [unit_begin[u], unit_begin[u+1]); first of the arrays
+  BlobArray items;                   // WorkItem; second of the arrays, so that a kernel finds both without reading the header
+  BlobArray merges;                  // MergeItem
+  BlobArray merge_parts;             // MergePart
+  BlobArray requests;                // RequestInfo [num_requests]
+  BlobArray segments;                // SegmentInfo [num_segments]
+  BlobArray kv_rows;                 // KvRow: all segments' [num_table_heads, num_groups]
+  BlobArray params;                  // PlanParam, one per parameter of the variant (run-time ones have size 0 here)
+  BlobArray param_data;              // bytes
+  std::int64_t part_rows;            // rows of partial state in the workspace
   std::int64_t max_unit_cost, total_cost, max_piece_cost, visible_pairs;
 };
 

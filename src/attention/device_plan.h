@@ -40,7 +40,7 @@ struct DevicePlanState {
   std::array<Slot, kSlots> slots;
   std::size_t next_slot = 0;
   cuda::PinnedBuffer staging;  // of captured uploads
-  bool staged = false;  // an upload has been captured
+  bool staged = false;         // an upload has been captured
   cuda::Stream side_stream = nullptr;
   cuda::Event fork = nullptr;
   cuda::Event join = nullptr;

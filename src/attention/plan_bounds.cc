@@ -17,15 +17,15 @@ std::int64_t saturate(Wide value) { return static_cast<std::int64_t>(std::min<Wi
 
 /// Extents that all bounds are made of.
 struct Extents {
-  Wide packed;    // rows of one KV head
+  Wide packed;  // rows of one KV head
   Wide heads;
   Wide segments;
-  Wide groups;    // over all segments
-  Wide chunks;    // batch_invariant: pieces of one row's keys
-  Wide cuts[kNumClasses];  // units of a list that may end inside a tile: all but the last
+  Wide groups;               // over all segments
+  Wide chunks;               // batch_invariant: pieces of one row's keys
+  Wide cuts[kNumClasses];    // units of a list that may end inside a tile: all but the last
   Wide height[kNumClasses];  // rows of a tile of the list at most
-  Wide cut_rows;  // rows of all tiles that may be cut
-  Wide tiles;     // of one head, all segments
+  Wide cut_rows;             // rows of all tiles that may be cut
+  Wide tiles;                // of one head, all segments
 };
 
 Extents extents_of(const ScheduleState& s) {

@@ -13,8 +13,8 @@
 #include <functional>
 #include <memory>
 #include <numeric>
-#include <span>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 

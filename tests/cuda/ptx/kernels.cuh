@@ -1,5 +1,5 @@
-// What the wrappers of kernels/ptx do, word by word: run by a GPU and by the emulator on the same input, whose outputs must agree. As a text
-// it is compiled by NVRTC, as a file by the host's compiler.
+// What the wrappers of kernels/ptx do, word by word: run by a GPU and by the emulator on the same input, whose outputs must agree. As a
+// text it is compiled by NVRTC, as a file by the host's compiler.
 #include "core/convert.cuh"
 #include "core/math.cuh"
 #include "ptx/mma.cuh"
@@ -96,5 +96,7 @@ __device__ __forceinline__ void check_functions(const Params& p) {
 }  // namespace girih::ptx_check
 
 extern "C" __global__ void ptx_check_fragments(const __grid_constant__ girih::ptx_check::Params p) { girih::ptx_check::check_fragments(p); }
-extern "C" __global__ void ptx_check_conversions(const __grid_constant__ girih::ptx_check::Params p) { girih::ptx_check::check_conversions(p); }
+extern "C" __global__ void ptx_check_conversions(const __grid_constant__ girih::ptx_check::Params p) {
+  girih::ptx_check::check_conversions(p);
+}
 extern "C" __global__ void ptx_check_functions(const __grid_constant__ girih::ptx_check::Params p) { girih::ptx_check::check_functions(p); }

@@ -1,4 +1,5 @@
-// Twin of kernels/ptx/math.cuh: the C library's functions, with subnormals flushed as the instructions do. tanh_fast is off by half its bound.
+// Twin of kernels/ptx/math.cuh: the C library's functions, with subnormals flushed as the instructions do. tanh_fast is off by half its
+// bound.
 #pragma once
 
 #include <cmath>
