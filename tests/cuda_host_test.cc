@@ -59,15 +59,22 @@ void append_e4m3(abi::AppendParams p) {
 void copy(abi::CopyParams p) { page::run_copy_pages(p); }
 void merge(abi::MergeParams p) { attention::run_merge_states<float, float, float>(p); }
 
+/// Launches live on: a graph may execute one long after it was captured.
+void* keep(Prepared launch) {
+  static std::vector<std::unique_ptr<Prepared>> all;
+  all.push_back(std::make_unique<Prepared>(std::move(launch)));
+  return all.back().get();
+}
+
 void* prepare(const fake_cuda::LaunchCall& call) {
   const std::string name = call.name;
-  if (name == "append_bf16_bf16_bf16_bf16") return new Prepared(emulate(call, append_bf16));
-  if (name == "append_bf16_e4m3_token_head") return new Prepared(emulate(call, append_e4m3));
-  if (name == "copy_pages") return new Prepared(emulate(call, copy));
-  if (name == "merge_states_f32_f32_f32") return new Prepared(emulate(call, merge));
+  if (name == "append_bf16_bf16_bf16_bf16") return keep(emulate(call, append_bf16));
+  if (name == "append_bf16_e4m3_token_head") return keep(emulate(call, append_e4m3));
+  if (name == "copy_pages") return keep(emulate(call, copy));
+  if (name == "merge_states_f32_f32_f32") return keep(emulate(call, merge));
   EXPECT_EQ(name.rfind("attention_", 0), 0U) << name;
   AttentionLaunch launch{name, call.num_blocks, call.num_threads, *static_cast<const abi::AttentionParams*>(call.params), {}};
-  return new Prepared([launch] {
+  return keep([launch] {
     AttentionLaunch done = launch;
     const auto* bytes = reinterpret_cast<const std::byte*>(done.params.plan);
     done.blob.assign(bytes, bytes + done.params.plan->blob_bytes);

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 /// The cache of `--dir`, of the environment, or the default.
 std::string cache_dir(const std::string& given) {
-  const std::string dir = given.empty() ? *jit::fill_from_environment({}, read_env()).cache_dir : given;
+  std::string dir = given.empty() ? *jit::fill_from_environment({}, read_env()).cache_dir : given;
   if (dir.empty()) fail(Code::invalid_argument, "cache", "the cache is off (GIRIH_CACHE, or no home directory); name one with --dir");
   return dir;
 }

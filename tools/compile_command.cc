@@ -52,6 +52,7 @@ std::vector<Compiled> compile_all(const CompileOptions& o, const std::vector<Wan
   jit::Jit jit(jit::fill_from_environment(std::move(options), read_env()), "", print_log);
   std::map<std::string, double, std::less<>> seconds;
   std::vector<jit::KernelSource> sources;
+  sources.reserve(wanted.size());
   for (const WantedKernel& kernel : wanted) sources.push_back(kernel.source);
   jit.warmup(sources, [&](const WarmupProgress& progress) {
     if (!progress.name.empty()) seconds.emplace(fmt::format("{} {}", progress.target, progress.name), progress.seconds);

@@ -32,12 +32,15 @@ void build(const BuildOptions& o) {
   JitOptions options;
   options.packs.emplace();  // a pack is made from what this library compiles
   jit::Jit jit(jit::fill_from_environment(std::move(options), read_env()), "", print_warning);
+  const std::vector<WantedKernel> wanted = wanted_kernels(o.kernels);
   std::vector<jit::KernelSource> sources;
-  for (const WantedKernel& kernel : wanted_kernels(o.kernels)) sources.push_back(kernel.source);
+  sources.reserve(wanted.size());
+  for (const WantedKernel& kernel : wanted) sources.push_back(kernel.source);
   jit.warmup(sources, [&](const WarmupProgress& progress) {
     if (!o.quiet) fmt::print(stderr, "{}/{} {} {}\n", progress.done, progress.total, progress.target, progress.name);
   });
   std::vector<jit::PackEntry> entries;
+  entries.reserve(sources.size());
   for (const jit::KernelSource& source : sources) entries.push_back({jit.recipe(source), *jit.compile(source)});
   jit::build_pack(o.dir, entries);
   std::int64_t bytes = 0;

@@ -2,6 +2,7 @@
 // cuda_kernels.cc chooses and prints (pure: no driver needed), cuda.cc launches.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -26,7 +27,7 @@ struct CudaKernel {
 
 /// Both tile classes of a schedule. Kernels of equal source are one entry of the cache.
 struct CudaKernels {
-  CudaKernel classes[kNumClasses];
+  std::array<CudaKernel, kNumClasses> classes;
   Tune tune;  // tiles and costs that go with them
 };
 

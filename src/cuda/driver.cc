@@ -264,6 +264,7 @@ void Driver::synchronize_context() const { check(table_->ctx_synchronize(), "cuC
 Module Driver::load_module(const void* image, std::string_view what) const {
   std::array<char, 4096> log{};         // of the assembler, where the image is PTX
   std::array<int, 2> options = {5, 6};  // CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver takes numbers as pointers here
   std::array<void*, 2> values = {log.data(), reinterpret_cast<void*>(log.size() - 1)};
   Module module = nullptr;
   const int result = table_->module_load_data_ex(&module, image, static_cast<unsigned>(options.size()), options.data(), values.data());

@@ -174,7 +174,7 @@ class DeviceBuffer {
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
 
   Pointer pointer() const { return pointer_; }
-  void* data() const { return reinterpret_cast<void*>(pointer_); }
+  void* data() const { return reinterpret_cast<void*>(pointer_); }  // NOLINT(performance-no-int-to-ptr): the driver's addresses are numbers
   std::int64_t bytes() const { return bytes_; }
 
  private:

@@ -53,6 +53,7 @@ DeviceInfo example_device(int arch) {
 
 std::vector<int> example_archs() {
   std::vector<int> archs;
+  archs.reserve(std::size(kExamples));
   for (const Example& e : kExamples) archs.push_back(e.arch);
   return archs;
 }

@@ -158,6 +158,7 @@ NvrtcResult Nvrtc::compile(const std::string& source, const std::string& file_na
     texts.push_back(embedded.text.data());
   }
   std::vector<const char*> arguments;
+  arguments.reserve(options.size());
   for (const std::string& option : options) arguments.push_back(option.c_str());
 
   NvrtcResult result;
