@@ -198,6 +198,10 @@ TEST(AttentionKernels, RefusalsNameTheReason) {
   EXPECT_NO_THROW(attention::check_cuda_limits(limits));
   ++limits.max_segments;
   EXPECT_NE(refusal(Code::unsupported, [&] { attention::check_cuda_limits(limits); }).find("max_segments=7"), std::string::npos);
+  limits = {.max_kv_len = INT32_MAX - 1024};
+  EXPECT_NO_THROW(attention::check_cuda_limits(limits));
+  ++limits.max_kv_len;
+  EXPECT_NE(refusal(Code::unsupported, [&] { attention::check_cuda_limits(limits); }).find("max_kv_len=2147482624"), std::string::npos);
 }
 
 }  // namespace

@@ -365,6 +365,10 @@ TEST_F(CudaHost, RulesOfRunAndUpload) {
   refused([](Args& a) { a.args.workspace = a.args.workspace.first(64); }, "workspace has 64 bytes");
   refused([](Args& a) { a.data.kv_indices = a.data.kv_indices.first(2); }, "kv_indices has 2 entries; the plan reads 7");
   refused([](Args& a) { a.data.store.k.data = nullptr; }, "store.k.data is null");
+  refused([](Args& a) { a.args.q.data = address(0x100000001); }, "q.data=0x100000001 and its byte strides must be multiples of 2");
+  refused([](Args& a) { a.args.lse.data = address(0x210000002); }, "lse.data=0x210000002 and its byte strides must be multiples of 4");
+  refused([](Args& a) { a.data.store.k.data = address(0x300000001); }, "segments[0].store.k.data=0x300000001 and its byte strides");
+  refused([](Args& a) { a.data.store.v.token_byte_stride += 1; }, "segments[0].store.v.data=0x300000000 and its byte strides");
   plan.update(lens.batch());
   refused([](Args&) {}, "device_plan holds another batch than plan");
 

@@ -229,6 +229,16 @@ TEST(VariantBind, BindsAndRefuses) {
   TensorView strided = array(a, DType::f32, 2);
   strided.strides[0] = 2;
   expect_error([&] { bind(ParamTime::run, {{.name = "a", .array = strided}}); }, {"'a'", "strides[0]=2"});
+  TensorView elsewhere = array(a, DType::f32, 3);
+  elsewhere.device = {DeviceKind::cuda, 0};
+  const std::vector<ParamValue> on_device = {{.name = "a", .array = elsewhere}};
+  expect_error([&] { variant::bind_params(p, ParamTime::run, on_device, "attention.run", table); },
+               {"'a'", "device=cuda:0", "reads it on cpu"});
+  expect_error(
+      [&] {
+        variant::bind_params(p, ParamTime::run, {&va, 1}, "attention.run", table, {DeviceKind::cuda, 0});
+      },
+      {"'a'", "device=cpu", "reads it on cuda:0"});
   EXPECT_EQ(table[1].size, 3);  // refusals left the table as it was
 }
 

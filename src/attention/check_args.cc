@@ -25,6 +25,19 @@ bool has_tokens(const ScheduleState& s, const TensorView& t, std::int64_t tokens
   return on_device(s) ? t.shape[0] >= tokens : t.shape[0] == tokens;
 }
 
+/// A GPU faults on an element that is not at a multiple of its size; the CPU takes elements as they come.
+void check_aligned(const ScheduleState& s, const char* field, const void* data, DType dtype,
+                   std::initializer_list<std::int64_t> byte_strides = {}, std::int64_t segment = -1) {
+  if (!on_device(s)) return;
+  const std::int64_t size = std::max(1, bits(dtype) / 8);
+  bool aligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data)) % size == 0;
+  for (const std::int64_t stride : byte_strides) aligned = aligned && stride % size == 0;
+  if (!aligned) {
+    fail(Code::invalid_argument, kOp, "{}{}.data={} and its byte strides must be multiples of {}, the bytes of {}, on a GPU",
+         segment < 0 ? std::string() : fmt::format("segments[{}].store.", segment), field, data, size, name(dtype));
+  }
+}
+
 /// A tensor [tokens, heads, dim] with a dense last dimension.
 RowsView check_rows(const ScheduleState& s, const char* field, const TensorView& t, DType dtype, std::int64_t tokens, std::int64_t heads,
                     std::int64_t dim) {
@@ -37,6 +50,7 @@ RowsView check_rows(const ScheduleState& s, const char* field, const TensorView&
   if (dim > 1 && t.strides[2] != 1)
     fail(Code::invalid_argument, kOp, "{}.strides[2]={}; the last dimension must be dense", field, t.strides[2]);
   if (t.data == nullptr && tokens * heads * dim > 0) fail(Code::invalid_argument, kOp, "{}.data is null", field);
+  check_aligned(s, field, t.data, dtype);
   const std::int64_t size = bits(dtype) / 8;
   return {.data = static_cast<std::byte*>(t.data), .dtype = dtype, .token_stride = t.strides[0] * size, .head_stride = t.strides[1] * size};
 }
@@ -49,10 +63,12 @@ RowsView check_lse(const ScheduleState& s, const TensorView& t, std::int64_t tok
   }
   check_place(s, "lse", t.device);
   if (t.data == nullptr && tokens * heads > 0) fail(Code::invalid_argument, kOp, "lse.data is null");
+  check_aligned(s, "lse", t.data, DType::f32);
   return {.data = static_cast<std::byte*>(t.data), .dtype = DType::f32, .token_stride = t.strides[0] * 4, .head_stride = t.strides[1] * 4};
 }
 
-void check_plane(std::int64_t segment, const char* field, const KvPlane& p, DType dtype, ScaleGranularity scale) {
+void check_plane(const ScheduleState& s, std::int64_t segment, const char* field, const KvPlane& p, DType dtype, ScaleGranularity scale,
+                 bool has_pages) {
   if (p.dtype != dtype) {
     fail(Code::invalid_argument, kOp, "segments[{}].store.{}.dtype={}; the spec says {}", segment, field, name(p.dtype), name(dtype));
   }
@@ -68,6 +84,15 @@ void check_plane(std::int64_t segment, const char* field, const KvPlane& p, DTyp
     fail(Code::invalid_argument, kOp, "segments[{}].store.{}.dim_byte_stride={}; 4-bit data must be dense (0)", segment, field,
          p.dim_byte_stride);
   }
+  const KvScales& scales = p.scales;
+  check_aligned(s, field, p.data, dtype, {has_pages ? p.page_byte_stride : 0, p.token_byte_stride, p.head_byte_stride, p.dim_byte_stride},
+                segment);
+  if (scale == ScaleGranularity::none || scale == ScaleGranularity::block) return;  // a block's scale is a byte
+  const bool by_token = scale == ScaleGranularity::token_head;
+  check_aligned(s, *field == 'v' ? "v.scales" : "k.scales", scales.data, DType::f32,
+                {by_token && has_pages ? scales.page_byte_stride : 0, by_token ? scales.token_byte_stride : 0,
+                 scale == ScaleGranularity::tensor ? 0 : scales.head_byte_stride},
+                segment);
 }
 
 /// Smallest and largest of a stretch of page ids.
@@ -116,9 +141,10 @@ void check_segment(const ScheduleState& s, std::int64_t index, const SegmentData
   // A graph that captures this run may be given keys later.
   const bool any_keys = on_device(s) || std::any_of(rows.begin(), rows.end(), [](const abi::KvRow& r) { return r.kv_len > 0; });
   if (!any_keys) return;
-  check_plane(index, "k", store.k, s.spec.k_dtype, s.spec.k_scale);
-  if (s.spec.head_dim_rope > 0) check_plane(index, "k_rope", store.k_rope, s.spec.k_dtype, s.spec.k_scale);
-  if (!s.spec.v_is_k) check_plane(index, "v", store.v, s.spec.v_dtype, s.spec.v_scale);
+  const bool has_pages = info.page_size != kEndlessPage;
+  check_plane(s, index, "k", store.k, s.spec.k_dtype, s.spec.k_scale, has_pages);
+  if (s.spec.head_dim_rope > 0) check_plane(s, index, "k_rope", store.k_rope, s.spec.k_dtype, s.spec.k_scale, has_pages);
+  if (!s.spec.v_is_k) check_plane(s, index, "v", store.v, s.spec.v_dtype, s.spec.v_scale, has_pages);
   if (info.page_size != kEndlessPage && std::ssize(data.kv_indices) < info.num_entries) {
     fail(Code::invalid_argument, kOp, "segments[{}].kv_indices has {} entries; the plan reads {}", index, data.kv_indices.size(),
          info.num_entries);
@@ -159,7 +185,7 @@ CheckedArgs check_args(const ScheduleState& s, const PlanState& plan, const Atte
     check_segment(s, static_cast<std::int64_t>(i), args.segments[i], view.segments[i], view.kv_rows);
   }
   run.params = plan.params;
-  variant::bind_params(s.program, ParamTime::run, args.params, kOp, run.params);
+  variant::bind_params(s.program, ParamTime::run, args.params, kOp, run.params, s.device);
 
   // A graph that captures this run may be given any plan later.
   const std::int64_t needed = on_device(s) ? s.workspace_bytes : plan.info.workspace_bytes;

@@ -117,6 +117,9 @@ void check_cuda_limits(const AttentionLimits& limits) {
          "limits.max_segments={}; on CUDA at most {} segments are supported, since their pointers are kernel parameters",
          limits.max_segments, abi::kMaxCudaSegments);
   }
+  constexpr std::int64_t kMaxKeys = INT32_MAX - 1024;  // kernels count keys in 32 bits, a few steps past the last one
+  if (limits.max_kv_len > kMaxKeys)
+    fail(Code::unsupported, kOp, "limits.max_kv_len={}; on CUDA at most {} keys of one group are supported", limits.max_kv_len, kMaxKeys);
 }
 
 }  // namespace girih::attention

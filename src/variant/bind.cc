@@ -52,7 +52,7 @@ ParamData scalar_data(const ParamInfo& param, const ParamValue& value, std::stri
   return data;
 }
 
-ParamData array_data(const ParamInfo& param, const ParamValue& value, std::string_view op) {
+ParamData array_data(const ParamInfo& param, const ParamValue& value, std::string_view op, Device place) {
   const TensorView& array = value.array;
   const std::string_view kind = param.kind == ParamInfo::Kind::bits ? "packed bits" : "an array";
   if (array.rank != 1) {
@@ -62,6 +62,10 @@ ParamData array_data(const ParamInfo& param, const ParamValue& value, std::strin
   if (array.dtype != param.dtype) {
     fail(girih::Code::invalid_argument, op, "params['{}'].array is {}; the variant declares {} of {}", param.name, girih::name(array.dtype),
          kind, girih::name(param.dtype));
+  }
+  if (array.device != place) {
+    fail(girih::Code::invalid_argument, op, "params['{}'].array.device={}; {} reads it on {}", param.name, girih::name(array.device),
+         call_of(param.time), girih::name(place));
   }
   const std::int64_t size = array.shape[0];
   if (size < 0 || size > INT64_MAX / 8)
@@ -85,7 +89,8 @@ ParamData array_data(const ParamInfo& param, const ParamValue& value, std::strin
 
 }  // namespace
 
-void bind_params(const Program& program, ParamTime time, std::span<const ParamValue> values, std::string_view op, ParamTable& table) {
+void bind_params(const Program& program, ParamTime time, std::span<const ParamValue> values, std::string_view op, ParamTable& table,
+                 Device place) {
   ParamTable bound;
   std::array<bool, Program::kMaxParams> given{};
   for (const ParamValue& value : values) {
@@ -102,7 +107,7 @@ void bind_params(const Program& program, ParamTime time, std::span<const ParamVa
     }
     if (given[i]) fail(girih::Code::invalid_argument, op, "params['{}'] is given twice; give it once", value.name);
     given[i] = true;
-    bound[i] = param.kind == ParamInfo::Kind::scalar ? scalar_data(param, value, op) : array_data(param, value, op);
+    bound[i] = param.kind == ParamInfo::Kind::scalar ? scalar_data(param, value, op) : array_data(param, value, op, place);
   }
   for (std::size_t i = 0; i < program.params.size(); ++i) {
     if (program.params[i].time == time && !given[i]) {

@@ -66,7 +66,8 @@ struct ParamData {
 using ParamTable = std::array<ParamData, Program::kMaxParams>;
 
 /// Finds the given values for all parameters of time `time` in `table`; throws invalid_argument for one that is missing, unknown, given
-/// twice or of the wrong kind or type (`op` opens the message).
-void bind_params(const Program& program, ParamTime time, std::span<const ParamValue> values, std::string_view op, ParamTable& table);
+/// twice, of the wrong kind or type, or not on `place` (`op` opens the message).
+void bind_params(const Program& program, ParamTime time, std::span<const ParamValue> values, std::string_view op, ParamTable& table,
+                 Device place = {});
 
 }  // namespace girih::variant

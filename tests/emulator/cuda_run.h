@@ -57,10 +57,12 @@ inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_pt
   const auto* header = reinterpret_cast<const abi::PlanHeader*>(plan.blob().data());
   cases::Outputs out(p);
   DeviceMemory workspace(state->workspace_bytes);
+  std::vector<ParamValue> params_on_device = p.run_params;
+  for (ParamValue& value : params_on_device) value.array = on_device(value.array);
   const AttentionArgs args{.q = on_device(p.q),
                            .q_rope = on_device(p.q_rope),
                            .segments = p.segment_data,
-                           .params = p.run_params,
+                           .params = params_on_device,
                            .o = on_device(out.o),
                            .lse = on_device(out.lse),
                            .workspace = workspace.bytes()};
