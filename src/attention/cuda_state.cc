@@ -65,7 +65,6 @@ abi::AttentionParams cuda_params(const ScheduleState& s, const CheckedArgs& args
     const variant::ParamData& from = args.params[i];
     p.params[i] = {from.data, from.size, from.integer, from.number};
   }
-  set_class(s, args, kSmall, p);
   return p;
 }
 

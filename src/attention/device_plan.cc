@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "abi/attention_params.h"
 #include "base/error.h"
 #include "cuda/runtime.h"
 
@@ -72,6 +73,7 @@ DevicePlanState::DevicePlanState(const Context& context, std::shared_ptr<const S
   side_stream = driver.create_stream();
   fork = driver.create_event();
   join = driver.create_event();
+  captured.reserve(abi::kMaxCudaSegments);
   for (Slot& slot : slots) {
     slot.memory = cuda::PinnedBuffer(device, schedule->max_blob_bytes);
     slot.copied = driver.create_event();

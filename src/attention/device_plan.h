@@ -18,6 +18,11 @@ struct CapturedArgs {
   std::int64_t num_tokens = INT64_MAX;
   std::vector<std::int64_t> page_size, num_entries, num_pages;  // by segment
   std::vector<bool> page_pos;
+  /// So that run() allocates nothing.
+  void reserve(std::size_t segments) {
+    for (auto* list : {&page_size, &num_entries, &num_pages}) list->reserve(segments);
+    page_pos.reserve(segments);
+  }
 };
 
 struct DevicePlanState {
