@@ -15,16 +15,6 @@
 namespace girih::jit {
 namespace {
 
-std::string message_of(Code code, const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(JitSources, AreTheFilesOfTheTree) {
   const std::filesystem::path root = GIRIH_SOURCE_DIR;
   std::set<std::string> names;

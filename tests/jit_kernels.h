@@ -1,7 +1,10 @@
 // What the tests of the JIT share: a small kernel, the NVRTC to use, a directory that goes away.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "base/env.h"
@@ -29,6 +32,17 @@ inline KernelSource add_kernel(int addend = 1, std::string target = {}) {
 /// Where NVRTC is for the tests: as the environment says, which ctest sets where script/setup had to install it; empty = the library's own
 /// search. Its absence fails the tests that ask for it.
 inline std::string test_nvrtc() { return read_env().nvrtc.value_or(""); }
+
+/// The text of the Error that f throws, which must have this code.
+inline std::string message_of(Code code, const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
 
 /// A directory of one test, removed at its end.
 class TemporaryDir {

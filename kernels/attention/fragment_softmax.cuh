@@ -169,6 +169,17 @@ __device__ __forceinline__ bool raise_maxima(FragmentState& state, const float (
   return ptx::any(changed);
 }
 
+/// Nothing has been seen yet.
+template <int kTiles>
+__device__ __forceinline__ void clear_sums(FragmentState& state, float (&o)[kTiles][4]) {
+  state = {};
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) o[n][j] = 0.0F;
+  }
+}
+
 /// Sums of one 16-row tile to the new maxima.
 template <int kTiles>
 __device__ __forceinline__ void correct_sums(const float (&correction)[2], float (&o)[kTiles][4]) {

@@ -116,14 +116,7 @@ class Decode {
     factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
   }
 
-  __device__ __forceinline__ void clear() {
-    state_ = {};
-#pragma unroll
-    for (int n = 0; n < kSumTiles; ++n) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) o_[n][j] = 0.0F;
-    }
-  }
+  __device__ __forceinline__ void clear() { clear_sums(state_, o_); }
 
   __device__ __forceinline__ void describe(const abi::WorkItem& item) {
     if (described_) return;

@@ -129,14 +129,7 @@ class Wide {
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      state_[t] = {};
-#pragma unroll
-      for (int n = 0; n < kSumTiles; ++n) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) o_[t][n][j] = 0.0F;
-      }
-    }
+    for (int t = 0; t < kRowTiles; ++t) clear_sums(state_[t], o_[t]);
   }
 
   __device__ __forceinline__ void describe(const abi::WorkItem& item) {

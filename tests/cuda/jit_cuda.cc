@@ -10,16 +10,6 @@
 namespace girih::jit {
 namespace {
 
-std::string message_of(Code code, const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  return "no error";
-}
-
 class JitDevice : public testing::Test {
  protected:
   void SetUp() override {
