@@ -39,6 +39,8 @@ struct Config {
 
   /// Dims of Q and K in their first tensor.
   __device__ constexpr int head_dim_first() const { return head_dim_qk - head_dim_rope; }
+  /// mma: V of more dims than a warp can sum, a view of K (MLA).
+  __device__ constexpr bool is_wide() const { return v_is_k && head_dim_vo > 256; }
   /// Floats of a row of part_o and chunk_o.
   __device__ constexpr int part_stride() const { return (head_dim_vo + 15) / 16 * 16; }
 };

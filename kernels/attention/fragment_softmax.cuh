@@ -144,14 +144,29 @@ struct FragmentState {
   float l[2] = {0.0F, 0.0F};  // this lane's share
 };
 
-/// The largest score of one of the lane's rows, over the four lanes that share it.
+/// Of one of the lane's rows, what this lane holds.
 template <int kKeyTiles>
-__device__ __forceinline__ float top_of_row(const float (&s)[kKeyTiles][4], int half) {
+__device__ __forceinline__ float top_of_lane(const float (&s)[kKeyTiles][4], int half) {
   float top = ptx::max_number(s[0][2 * half], s[0][2 * half + 1]);
 #pragma unroll
   for (int n = 1; n < kKeyTiles; ++n) top = ptx::max_number(top, ptx::max_number(s[n][2 * half], s[n][2 * half + 1]));
+  return top;
+}
+/// The largest score of one of the lane's rows, over the four lanes that share it.
+template <int kKeyTiles>
+__device__ __forceinline__ float top_of_row(const float (&s)[kKeyTiles][4], int half) {
+  float top = top_of_lane(s, half);
   top = ptx::max_number(top, ptx::shuffle_xor(top, 1));
   return ptx::max_number(top, ptx::shuffle_xor(top, 2));
+}
+
+/// A row's base need not be its maximum: as long as scores are at most 2^kSlack times above it, weights stay small enough for f16 and lose
+/// nothing, since all is relative. So it is raised (and what has been summed corrected) a few times a tile only.
+constexpr float kSlack = 8.0F;
+/// Whether a score of this lane is too far above its row's base.
+template <int kKeyTiles>
+__device__ __forceinline__ bool exceeds_base(const FragmentState& state, const float (&s)[kKeyTiles][4], float factor) {
+  return top_of_lane(s, 0) * factor > state.m[0] + kSlack || top_of_lane(s, 1) * factor > state.m[1] + kSlack;
 }
 
 /// Raises the maxima to `tops`, which `factor` > 0 brings to base-2 units, and the sums with them. `correction`: the factor of all that has

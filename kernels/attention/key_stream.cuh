@@ -1,8 +1,8 @@
 // The keys and values of a unit as one stream of tiles through a ring in shared memory: K of a step, V of the step, K of the next step, and
 // so on over all items without a break, so that the copies of the next item are under way while the last one is worked on. Copies are
 // cp.async groups, one a tile (empty ones too, at the end), so whoever consumes counts groups and needs no other bookkeeping.
-// A warp brings its own kRows keys of every step of kv_block. Lane i (mod kRows) knows where key i lies: lanes 0..15 in K, 16..31 in V; the
-// page id of the next step is asked for when the current step's copies start, so the chain table -> page -> row never stalls the ring.
+// A warp brings its own kRows keys of every step of kv_block. Where they lie is looked up for a whole warp's worth of them at once, a lane
+// each, and their page ids are asked for a look-up earlier; so the chain table -> page -> row never stalls the ring.
 // Tiles hold elements as they are stored; rows past the end of the keys and dims past the head are zeros.
 #pragma once
 
@@ -39,7 +39,14 @@ struct StreamShape {
   static constexpr int kValueScaleBytes = kValueScales ? 4 : kBlockScaleBytes<c.v_type, kValueBytes>;
   static constexpr int kSlotScaleBytes = kStepKeys * max(kKeyScaleBytes, kValueScaleBytes);
   static constexpr int kScalesAt = kSlots * kSlotBytes;
-  static constexpr int kRingBytes = kScalesAt + kSlots * kSlotScaleBytes;
+  // Where keys lie, in every plane that they have: K, its second part, V, scales.
+  static constexpr bool kTwoParts = c.head_dim_rope > 0;
+  static constexpr int kPlanes = (kTwoParts ? 2 : 1) + (c.v_is_k ? 0 : 1) + (kKeyScaleBytes > 0 ? 1 : 0) + (kValueScaleBytes > 0 ? 1 : 0);
+  static constexpr int kLookupSteps = ptx::kWarp / kRows;                  // whose keys are looked up at once
+  static constexpr bool kSharedPlaces = c.tile_rows > 16 && !c.is_wide();  // else in registers
+  static constexpr int kPlacesAt = kScalesAt + kSlots * kSlotScaleBytes;
+  static constexpr int kPlaceBytes = kSharedPlaces ? kPlanes * ptx::kWarp * 8 + 64 : 0;  // a warp's, and its KeyStream::Next
+  static constexpr int kRingBytes = kPlacesAt + kWarps * kPlaceBytes;
   static_assert(kRows >= 8 && kRows <= 16);
   static_assert(kSlots % kTilesPerStep == 0);  // a slot holds K always or V always
 };
@@ -67,10 +74,11 @@ __device__ __forceinline__ Vec16 gather_chunk(const u8* g_first, i64 dim_stride,
   return v;
 }
 
-__device__ __forceinline__ i64 shuffle_offset(i64 offset, int lane) {
-  const u32 low = ptx::shuffle(static_cast<u32>(offset), lane);
-  const u32 high = ptx::shuffle(static_cast<u32>(offset >> 32), lane);
-  return static_cast<i64>(static_cast<u64>(high) << 32 | low);
+__device__ __forceinline__ const u8* shuffle_pointer(const u8* pointer, int lane) {
+  const u64 address = reinterpret_cast<u64>(pointer);
+  const u32 low = ptx::shuffle(static_cast<u32>(address), lane);
+  const u32 high = ptx::shuffle(static_cast<u32>(address >> 32), lane);
+  return reinterpret_cast<const u8*>(static_cast<u64>(high) << 32 | low);
 }
 
 /// Asks for the head of the plan and about where the unit's first item is, before the chain unit -> item -> row of keys -> page is followed
@@ -94,231 +102,285 @@ class KeyStream {
  public:
   using Shape = StreamShape<c>;
 
-  /// Stands before the unit's first item.
+  /// Stands before the unit's first item. The first step to be issued is an empty one: it ends with the first look-up.
   __device__ __forceinline__ KeyStream(const Args& p, UnitItems items, u8* s_ring)
-      : p_(p), item_(items.begin), num_items_(static_cast<i32>(items.end - items.begin)), s_ring_(s_ring), warp_(ptx::warp_idx()) {}
+      : p_(p), s_ring_(s_ring), warp_(ptx::warp_idx()), slot_(Shape::kSlots - Shape::kTilesPerStep) {
+    Next next = {.item = items.begin, .num_items = static_cast<i32>(items.end - items.begin)};
+    open_item(next);
+    request_pages(next);
+    keep(next);
+  }
+
+  /// Where the step that has been under way for longest begins, while all slots but one step's are.
+  __device__ __forceinline__ int oldest_slot() const {
+    return slot_ + Shape::kTilesPerStep >= Shape::kSlots ? slot_ + Shape::kTilesPerStep - Shape::kSlots : slot_ + Shape::kTilesPerStep;
+  }
 
   /// The scales of the keys in slot `slot`.
   static __device__ __forceinline__ const u8* scales(const u8* s_ring, int slot) {
     return s_ring + Shape::kScalesAt + slot * Shape::kSlotScaleBytes;
   }
 
-  /// Starts the copies of the next step's keys, as one group, and looks up the step after it. The first call only looks up. The slot must
-  /// be free for this warp's rows.
-  __device__ __forceinline__ void issue_keys(bool first_call = false) {
-    if (!first_call) {
-      begin_step();
-      if (row_segment_ >= 0) {
-        copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::KeyRows::kStride);
-        if constexpr (Shape::kKeyScaleBytes > 0) copy_scales<c.k_type, Shape::kKeyScaleBytes, c.head_dim_qk>(0);
-      }
-      end_tile();
+  /// Starts the copies of the next step's keys, as one group. The slot must be free for this warp's rows.
+  __device__ __forceinline__ void issue_keys() {
+    if (fast_ != kNothing) {
+      copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::KeyRows::kStride);
+      if constexpr (Shape::kKeyScaleBytes > 0) copy_scales<c.k_type, Shape::kKeyScaleBytes, c.head_dim_qk, kKeyScalePlane>();
     }
-    if (num_items_ > 0 && key_ >= kv_end_) {
-      if (!first_call) next_item();
-      open_item();
-    }
-    request_page();
+    end_tile();
+    if constexpr (c.v_is_k) end_step();
   }
   /// And of that step's values.
   __device__ __forceinline__ void issue_values() {
-    if (row_segment_ >= 0) {
-      copy_rows<c.v_type, Shape::kValueBytes, 0, Shape::ValueRows::kChunks>(
-          s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::ValueRows::kStride, row_, 16, p_.segments[row_segment_].v,
-          bytes(c.v_type, c.head_dim_vo), (row_fast_ & kValuesFast) != 0);
-      if constexpr (Shape::kValueScaleBytes > 0) copy_scales<c.v_type, Shape::kValueScaleBytes, c.head_dim_vo>(16);
+    if (fast_ != kNothing) {
+      copy_rows<c.v_type, Shape::kValueBytes, 0, Shape::ValueRows::kChunks, kValuePlane>(
+          s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::ValueRows::kStride, p_.segments[segment_].v,
+          bytes(c.v_type, c.head_dim_vo), (fast_ & kValuesFast) != 0);
+      if constexpr (Shape::kValueScaleBytes > 0) copy_scales<c.v_type, Shape::kValueScaleBytes, c.head_dim_vo, kValueScalePlane>();
     }
     end_tile();
+    end_step();
   }
 
  private:
-  static constexpr bool kTwoParts = c.head_dim_rope > 0;
-  static constexpr bool kScaled = Shape::kSlotScaleBytes > 0;
-  static constexpr int kKeysFast = 1, kValuesFast = 2;  // copied in whole chunks
+  static constexpr int kKeyPlane = 0;
+  static constexpr int kRopePlane = 1;
+  static constexpr int kValuePlane = Shape::kTwoParts ? 2 : 1;
+  static constexpr int kKeyScalePlane = kValuePlane + (c.v_is_k ? 0 : 1);
+  static constexpr int kValueScalePlane = kKeyScalePlane + (Shape::kKeyScaleBytes > 0 ? 1 : 0);
+  static constexpr i32 kNothing = -1, kKeysFast = 1, kValuesFast = 2;  // fast: copied in whole chunks
   static constexpr i32 kNoPage = -1;
-  static constexpr i64 kNoRow = -1;
-  static constexpr u32 kNoChunk = 0xffffffffU;
 
-  /// Whether a row's chunks need more than 32 bits to be counted from the plane's first byte. Such rows (64 GiB away) take the slow way.
-  static __device__ __forceinline__ bool is_far(i64 row) { return (static_cast<u64>(row) >> 35) != 0; }
-
-  __device__ __forceinline__ bool of_values() const { return !c.v_is_k && ptx::lane_idx() >= 16; }
+  /// Up to eight neighbouring lanes bring one row, a line of it at a time.
+  template <int kChunks>
+  struct Turns {
+    static constexpr int kSpan = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : kChunks % 2 == 0 ? 2 : 1;  // lanes to a row
+    static constexpr int kAtOnce = min(ptx::kWarp / kSpan, Shape::kRows);                                 // rows
+    static constexpr int kCount = Shape::kRows / kAtOnce;
+  };
 
   __device__ __forceinline__ void end_tile() {
     slot_ = slot_ + 1 == Shape::kSlots ? 0 : slot_ + 1;
     ptx::cp_async_commit();
   }
+  __device__ __forceinline__ void end_step() {
+    if (++step_ == steps_) look_up();
+  }
 
-  /// Finds the next item with keys, from item_ on; num_items_ = 0: there is none.
-  __device__ __forceinline__ void open_item() {
-    while (num_items_ > 0 && (item_->row_count == 0 || item_->kv_begin >= item_->kv_end)) next_item();
-    if (num_items_ == 0) return;
-    key_ = item_->kv_begin;
-    kv_end_ = item_->kv_end;
-    segment_ = item_->segment;
-    const i32 kv_head = item_->kv_head;
-    const i64 table_begin = blob_array<abi::KvRow>(p_, p_.plan->kv_rows)[item_->kv_row].table_begin;
-    const abi::SegmentArg& segment = p_.segments[segment_];
-    const abi::PlaneArg& values = value_plane<c>(segment);
-    base_ = kv_head * (of_values() ? values.head_stride : segment.k.head_stride);
-    if constexpr (kScaled) {
-      const abi::PlaneArg& plane = of_values() ? values : segment.k;
-      scale_base_ = plane.scales + kv_head * plane.scale_head_stride;
-    }
-    fast_ = copies_whole_chunks<c.k_type>(segment.k, bytes(c.k_type, c.head_dim_first())) ? kKeysFast : 0;
-    if constexpr (!c.v_is_k) fast_ |= copies_whole_chunks<c.v_type>(values, bytes(c.v_type, c.head_dim_vo)) ? kValuesFast : 0;
-    if constexpr (kTwoParts) {
-      rope_base_ = kv_head * segment.k_rope.head_stride;
-      if (!copies_whole_chunks<c.k_type>(segment.k_rope, bytes(c.k_type, c.head_dim_rope))) fast_ &= ~kKeysFast;
-    }
-    if (segment.page_size.divisor == 0) {  // one endless page: its slots are counted from the first key
-      table_ = nullptr;
-      base_ += table_begin * (of_values() ? values.token_stride : segment.k.token_stride);
-      if constexpr (kTwoParts) rope_base_ += table_begin * segment.k_rope.token_stride;
-      if constexpr (kScaled) scale_base_ += table_begin * (of_values() ? values.scale_token_stride : segment.k.scale_token_stride);
+  /// The keys that are looked up next. Registers are dear where places are shared, and this is rarely looked at.
+  struct Next {
+    const abi::WorkItem* item;
+    i32 num_items;  // from `item` on; 0: there are no more keys
+    i32 key = 0, kv_end = 0;
+    i32 segment = 0, fast = 0;
+    i64 table_begin = 0;
+  };
+  static_assert(sizeof(Next) <= 64);
+  __device__ __forceinline__ Next* shared_next() const {
+    return reinterpret_cast<Next*>(s_ring_ + Shape::kPlacesAt + warp_ * Shape::kPlaceBytes + Shape::kPlanes * ptx::kWarp * 8);
+  }
+  __device__ __forceinline__ Next next() const {
+    if constexpr (Shape::kSharedPlaces) return *shared_next();
+    return next_[0];
+  }
+  __device__ __forceinline__ void keep(const Next& next) {
+    if constexpr (Shape::kSharedPlaces) {
+      if (ptx::lane_idx() == 0) *shared_next() = next;
+      ptx::sync_warp();
     } else {
-      table_ = segment.kv_indices + table_begin;
+      next_[0] = next;
     }
   }
-  __device__ __forceinline__ void next_item() {
-    ++item_;
-    --num_items_;
+
+  /// Finds the next item with keys, from next.item on.
+  __device__ __forceinline__ void open_item(Next& next) const {
+    while (next.num_items > 0 && (next.item->row_count == 0 || next.item->kv_begin >= next.item->kv_end)) skip_item(next);
+    if (next.num_items == 0) return;
+    next.key = next.item->kv_begin;
+    next.kv_end = next.item->kv_end;
+    next.segment = next.item->segment;
+    const abi::SegmentArg& segment = p_.segments[next.segment];
+    next.table_begin = blob_array<abi::KvRow>(p_, p_.plan->kv_rows)[next.item->kv_row].table_begin;
+    next.fast = copies_whole_chunks<c.k_type>(segment.k, bytes(c.k_type, c.head_dim_first())) ? kKeysFast : 0;
+    if constexpr (Shape::kTwoParts) {
+      if (!copies_whole_chunks<c.k_type>(segment.k_rope, bytes(c.k_type, c.head_dim_rope))) next.fast = 0;
+    }
+    if constexpr (!c.v_is_k) next.fast |= copies_whole_chunks<c.v_type>(segment.v, bytes(c.v_type, c.head_dim_vo)) ? kValuesFast : 0;
+  }
+  static __device__ __forceinline__ void skip_item(Next& next) {
+    ++next.item;
+    --next.num_items;
   }
 
-  /// Asks for the page of this lane's key of the next step. Entries past the keys are not looked at.
-  __device__ __forceinline__ void request_page() {
-    const i32 key = key_ + warp_ * Shape::kRows + ptx::lane_idx() % Shape::kRows;
+  /// This lane's key of the look-up.
+  __device__ __forceinline__ i32 lane_key(const Next& next) const {
+    const int lane = ptx::lane_idx();
+    return next.key + lane / Shape::kRows * Shape::kStepKeys + warp_ * Shape::kRows + lane % Shape::kRows;
+  }
+  /// Asks for the page of this lane's key. Entries past the keys are not looked at.
+  __device__ __forceinline__ void request_pages(const Next& next) {
+    const i32 key = lane_key(next);
     page_ = kNoPage;
-    if (num_items_ == 0 || key >= kv_end_) return;
+    if (next.num_items == 0 || key >= next.kv_end) return;
+    const abi::SegmentArg& segment = p_.segments[next.segment];
     page_ = 0;
-    place_ = key;
-    if (table_ == nullptr) return;
-    const abi::FastDivider& page_size = p_.segments[segment_].page_size;
-    const u32 entry = divide(static_cast<u32>(key), page_size);
-    place_ = static_cast<i32>(static_cast<u32>(key) - entry * page_size.divisor);
-    page_ = table_[entry];
+    if (segment.page_size.divisor != 0) page_ = segment.kv_indices[next.table_begin + divide(static_cast<u32>(key), segment.page_size)];
   }
 
-  /// The step whose page has been asked for becomes the current one.
-  __device__ __forceinline__ void begin_step() {
-    row_segment_ = num_items_ > 0 ? segment_ : -1;
-    if (num_items_ == 0) return;
+  /// The keys whose pages have been asked for are the next steps'; then the same for those after them.
+  __device__ __forceinline__ void look_up() {
+    Next next = this->next();
+    step_ = 0;
+    steps_ = 0;  // is never reached
+    fast_ = kNothing;
+    if (next.num_items == 0) return;
+    fast_ = next.fast;
+    segment_ = next.segment;
+    steps_ = min(Shape::kLookupSteps, (next.kv_end - next.key + Shape::kStepKeys - 1) / Shape::kStepKeys);
     const abi::SegmentArg& segment = p_.segments[segment_];
-    const abi::PlaneArg& values = value_plane<c>(segment);
-    const i64 page_stride = of_values() ? values.page_stride : segment.k.page_stride;
-    const i64 token_stride = of_values() ? values.token_stride : segment.k.token_stride;
-    const bool exists = page_ != kNoPage;
-    row_ = exists ? base_ + page_ * page_stride + place_ * token_stride : kNoRow;
-    row_fast_ = fast_;
-    bool far = exists && is_far(row_);
-    if constexpr (kTwoParts) {
-      rope_row_ = exists ? rope_base_ + page_ * segment.k_rope.page_stride + place_ * segment.k_rope.token_stride : kNoRow;
-      far = far || (exists && is_far(rope_row_));
+    const i32 kv_head = next.item->kv_head;
+    const i32 key = lane_key(next);
+    i64 slot = next.table_begin + key;  // one endless page: its slots are counted from the first key
+    if (segment.page_size.divisor != 0) {
+      slot = static_cast<u32>(key) - divide(static_cast<u32>(key), segment.page_size) * segment.page_size.divisor;
     }
-    if (ptx::any(far)) row_fast_ = 0;
-    if constexpr (kScaled) {
-      const abi::PlaneArg& plane = of_values() ? values : segment.k;
-      scale_ = exists ? scale_base_ + page_ * plane.scale_page_stride + place_ * plane.scale_token_stride : nullptr;
+    if constexpr (Shape::kSharedPlaces) ptx::sync_warp();  // the last steps' places are no longer read
+    put_place<kKeyPlane, Turns<Shape::kTwoParts ? bytes(c.k_type, c.head_dim_first()) / tile::kChunkBytes : Shape::KeyRows::kChunks>>(
+        key_address(segment.k, page_, slot, kv_head));
+    if constexpr (Shape::kTwoParts) {
+      put_place<kRopePlane, Turns<Shape::KeyRows::kChunks - bytes(c.k_type, c.head_dim_first()) / tile::kChunkBytes>>(
+          key_address(segment.k_rope, page_, slot, kv_head));
     }
-    key_ += Shape::kStepKeys;
+    if constexpr (!c.v_is_k) put_place<kValuePlane, Turns<Shape::ValueRows::kChunks>>(key_address(segment.v, page_, slot, kv_head));
+    if constexpr (Shape::kKeyScaleBytes > 0) put_place<kKeyScalePlane, Turns<1>>(scale_address(segment.k, page_, slot, kv_head));
+    if constexpr (Shape::kValueScaleBytes > 0) {
+      put_place<kValueScalePlane, Turns<1>>(scale_address(value_plane<c>(segment), page_, slot, kv_head));
+    }
+    next.key += Shape::kLookupSteps * Shape::kStepKeys;
+    if (next.key >= next.kv_end) {
+      skip_item(next);
+      open_item(next);
+    }
+    request_pages(next);
+    keep(next);
   }
 
-  /// Of this warp's keys; lane first_lane + i knows where those of key i are. Blocks past the head's dims get scales of 0.
-  template <Type t, int kBytes, int kDims>
-  __device__ __forceinline__ void copy_scales(int first_lane) {
-    const int key = ptx::lane_idx() - first_lane;
-    if (key < 0 || key >= Shape::kRows) return;
+  __device__ __forceinline__ const u8** places(int plane) const {
+    return reinterpret_cast<const u8**>(s_ring_ + Shape::kPlacesAt + warp_ * Shape::kPlaceBytes) + plane * ptx::kWarp;
+  }
+  /// This lane's key's place in a plane; null where there is no such key. In shared memory those of a lane's turns are neighbours.
+  template <int kPlane, class T>
+  __device__ __forceinline__ void put_place(const u8* place) {
+    if (page_ == kNoPage) place = nullptr;
+    if constexpr (Shape::kSharedPlaces) {
+      const int lane = ptx::lane_idx();
+      const int row = lane % Shape::kRows;
+      places(kPlane)[lane - row + row % T::kAtOnce * T::kCount + row / T::kAtOnce] = place;
+    } else {
+      places_[kPlane] = place;
+    }
+  }
+  /// Where row `turn * T::kAtOnce + row` of the step's rows lies. `turn` must be the same in all lanes.
+  template <int kPlane, class T>
+  __device__ __forceinline__ const u8* get_place(int turn, int row) const {
+    const int first = step_ * Shape::kRows;
+    if constexpr (Shape::kSharedPlaces) {
+      return places(kPlane)[first + row * T::kCount + turn];
+    } else {
+      return shuffle_pointer(places_[kPlane], first + turn * T::kAtOnce + row);
+    }
+  }
+
+  /// Of this warp's keys. Blocks past the head's dims get scales of 0.
+  template <Type t, int kBytes, int kDims, int kPlane>
+  __device__ __forceinline__ void copy_scales() {
+    const int key = ptx::lane_idx();
+    const u8* g_scales = get_place<kPlane, Turns<1>>(0, key % Shape::kRows);
+    if (key >= Shape::kRows) return;
     u8* s_scales = s_ring_ + Shape::kScalesAt + slot_ * Shape::kSlotScaleBytes + (warp_ * Shape::kRows + key) * kBytes;
     constexpr int kStored = is_four_bit(t) ? (kDims + scale_block(t) - 1) / scale_block(t) : 4;
-    if (!is_four_bit(t) || (kStored % 4 == 0 && (reinterpret_cast<u64>(scale_) & 3U) == 0)) {
+    if (!is_four_bit(t) || (kStored % 4 == 0 && (reinterpret_cast<u64>(g_scales) & 3U) == 0)) {
 #pragma unroll
-      for (int i = 0; i < kBytes; i += 4) ptx::cp_async_4(s_scales + i, scale_ + i, scale_ != nullptr && i < kStored);
+      for (int i = 0; i < kBytes; i += 4) ptx::cp_async_4(s_scales + i, g_scales + i, g_scales != nullptr && i < kStored);
     } else {
 #pragma unroll 1
-      for (int i = 0; i < kBytes; ++i) s_scales[i] = scale_ != nullptr && i < kStored ? scale_[i] : u8{0};
+      for (int i = 0; i < kBytes; ++i) s_scales[i] = g_scales != nullptr && i < kStored ? g_scales[i] : u8{0};
     }
   }
 
   __device__ __forceinline__ void copy_keys(u8* s_rows) {
     constexpr int kFirstBytes = bytes(c.k_type, c.head_dim_first());
-    const abi::SegmentArg& segment = p_.segments[row_segment_];
-    const bool fast = (row_fast_ & kKeysFast) != 0;
-    if constexpr (kTwoParts) {
+    const abi::SegmentArg& segment = p_.segments[segment_];
+    const bool fast = (fast_ & kKeysFast) != 0;
+    if constexpr (Shape::kTwoParts) {
       static_assert(kFirstBytes % tile::kChunkBytes == 0);
       constexpr int kFirstChunks = kFirstBytes / tile::kChunkBytes;
-      copy_rows<c.k_type, Shape::kKeyBytes, 0, kFirstChunks>(s_rows, row_, 0, segment.k, kFirstBytes, fast);
-      copy_rows<c.k_type, Shape::kKeyBytes, kFirstChunks, Shape::KeyRows::kChunks - kFirstChunks>(s_rows, rope_row_, 0, segment.k_rope,
-                                                                                                  bytes(c.k_type, c.head_dim_rope), fast);
+      copy_rows<c.k_type, Shape::kKeyBytes, 0, kFirstChunks, kKeyPlane>(s_rows, segment.k, kFirstBytes, fast);
+      copy_rows<c.k_type, Shape::kKeyBytes, kFirstChunks, Shape::KeyRows::kChunks - kFirstChunks, kRopePlane>(
+          s_rows, segment.k_rope, bytes(c.k_type, c.head_dim_rope), fast);
     } else {
-      copy_rows<c.k_type, Shape::kKeyBytes, 0, Shape::KeyRows::kChunks>(s_rows, row_, 0, segment.k, kFirstBytes, fast);
+      copy_rows<c.k_type, Shape::kKeyBytes, 0, Shape::KeyRows::kChunks, kKeyPlane>(s_rows, segment.k, kFirstBytes, fast);
     }
   }
 
-  /// kRows rows, kChunks chunks of each from chunk kFirstChunk of the shared rows on. Lane first_lane + i knows where row i begins, in
-  /// bytes from the plane's first (kNoRow: zeros), of whose bytes `row_bytes` exist. Up to eight neighbouring lanes bring one row, a line
-  /// of it at a time.
-  template <Type t, int kRowBytes, int kFirstChunk, int kChunks>
-  __device__ __forceinline__ void copy_rows(u8* s_rows, i64 row, int first_lane, const abi::PlaneArg& plane, int row_bytes, bool fast) {
+  /// kRows rows, kChunks chunks of each from chunk kFirstChunk of the shared rows on; `row_bytes` of a row's bytes exist.
+  template <Type t, int kRowBytes, int kFirstChunk, int kChunks, int kPlane>
+  __device__ __forceinline__ void copy_rows(u8* s_rows, const abi::PlaneArg& plane, int row_bytes, bool fast) {
     using Rows = tile::SharedRows<kRowBytes>;
-    constexpr int kSpan = kChunks % 8 == 0 ? 8 : kChunks % 4 == 0 ? 4 : kChunks % 2 == 0 ? 2 : 1;  // lanes to a row
-    constexpr int kRowsAtOnce = min(ptx::kWarp / kSpan, Shape::kRows);
+    using T = Turns<kChunks>;
     const int lane = ptx::lane_idx();
     if (fast) {
-      static_assert(!Rows::kSwizzled || (kSpan == 8 && kFirstChunk % 8 == 0));
-      if (kSpan * kRowsAtOnce < ptx::kWarp && lane >= kSpan * kRowsAtOnce) first_lane = -1;
-      const int at = Rows::offset(lane / kSpan % kRowsAtOnce, lane % kSpan);
-      const u32 first_chunk = row == kNoRow ? kNoChunk : static_cast<u32>(row >> 4);
+      static_assert(!Rows::kSwizzled || (T::kSpan == 8 && kFirstChunk % 8 == 0));
+      const int row = lane / T::kSpan % T::kAtOnce;
+      const int at = Rows::offset(row, lane % T::kSpan);
+      const u8* sources[T::kCount];
 #pragma unroll
-      for (int r = 0; r < Shape::kRows; r += kRowsAtOnce) {
-        const u32 from = ptx::shuffle(first_chunk, max(first_lane, 0) + r + lane / kSpan % kRowsAtOnce);
-        const u8* source = plane.data + static_cast<u64>(from + static_cast<u32>(lane % kSpan)) * tile::kChunkBytes;
+      for (int turn = 0; turn < T::kCount; ++turn) sources[turn] = get_place<kPlane, T>(turn, row);
+      if (T::kSpan * T::kAtOnce < ptx::kWarp && lane >= T::kSpan * T::kAtOnce) return;
+#pragma unroll
+      for (int turn = 0; turn < T::kCount; ++turn) {
+        const int r = turn * T::kAtOnce;
+        const u8* source = sources[turn] + lane % T::kSpan * tile::kChunkBytes;
         // Rows four further: the exclusive or of the chunk's number changes in its third bit.
         u8* s_row =
             s_rows + (Rows::kSwizzled ? at ^ (r & 4) * tile::kChunkBytes : at) + r * Rows::kStride + kFirstChunk * tile::kChunkBytes;
 #pragma unroll
-        for (int chunk = 0; chunk < kChunks; chunk += kSpan) {
-          const bool valid = from != kNoChunk && (chunk + lane % kSpan) * tile::kChunkBytes < row_bytes;
-          if (first_lane >= 0) ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid);
+        for (int chunk = 0; chunk < kChunks; chunk += T::kSpan) {
+          const bool valid = sources[turn] != nullptr && (chunk + lane % T::kSpan) * tile::kChunkBytes < row_bytes;
+          ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid);
         }
       }
       return;
     }
     constexpr int kUnit = bits(t) == 16 ? 2 : 1;
 #pragma unroll 1
-    for (int i = 0; i < Shape::kRows * kChunks; i += ptx::kWarp) {
-      const int idx = i + lane;
-      const int r = idx / kChunks;
-      const int chunk = idx % kChunks;
-      const i64 from = shuffle_offset(row, first_lane + r % Shape::kRows);
-      if (idx >= Shape::kRows * kChunks) continue;
-      const i64 stride = is_four_bit(t) ? 1 : plane.dim_stride;
-      const int first = chunk * (tile::kChunkBytes / kUnit);
-      const int count = from == kNoRow ? 0 : row_bytes / kUnit - first;
-      *reinterpret_cast<Vec16*>(s_rows + Rows::offset(r, kFirstChunk + chunk)) =
-          gather_chunk<t>(plane.data + from + first * stride, stride, count);
+    for (int turn = 0; turn < T::kCount; ++turn) {
+#pragma unroll 1
+      for (int i = 0; i < T::kAtOnce * kChunks; i += ptx::kWarp) {
+        const int row = (i + lane) / kChunks;
+        const int chunk = (i + lane) % kChunks;
+        const u8* source = get_place<kPlane, T>(turn, row % T::kAtOnce);
+        if (row >= T::kAtOnce) continue;
+        const i64 stride = is_four_bit(t) ? 1 : plane.dim_stride;
+        const int first = chunk * (tile::kChunkBytes / kUnit);
+        const int count = source == nullptr ? 0 : row_bytes / kUnit - first;
+        *reinterpret_cast<Vec16*>(s_rows + Rows::offset(turn * T::kAtOnce + row, kFirstChunk + chunk)) =
+            gather_chunk<t>(source + first * stride, stride, count);
+      }
     }
   }
 
   const Args& p_;
-  const abi::WorkItem* item_;  // of the next step
-  i32 num_items_;              // from item_ on
   u8* s_ring_;
   int warp_;
-  int slot_ = 0;
+  int slot_;
+  Next next_[1];
+  i32 page_ = kNoPage;  // of this lane's key of the next look-up
 
-  // The next step: what its item says, and this lane's key of it.
-  i32 key_ = 0, kv_end_ = 0, segment_ = 0, fast_ = 0;
-  const i32* table_ = nullptr;
-  i64 base_ = 0;  // of the head's rows, from the plane's first byte
-  i64 rope_base_ = 0;
-  const u8* scale_base_ = nullptr;
-  i32 page_ = kNoPage, place_ = 0;
-
-  // The step at copy; row_segment_ < 0: there was none left.
-  i32 row_segment_ = -1, row_fast_ = 0;
-  i64 row_ = kNoRow;
-  i64 rope_row_ = kNoRow;
-  const u8* scale_ = nullptr;
+  // The steps at copy.
+  i32 fast_ = kNothing, segment_ = 0;
+  i32 step_ = 0, steps_ = 1;
+  const u8* places_[Shape::kPlanes];
 };
 
 }  // namespace girih::attention

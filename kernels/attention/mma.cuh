@@ -10,7 +10,7 @@ namespace girih::attention {
 
 template <Config c, class Variant>
 __device__ __forceinline__ void run_mma(const Args& p) {
-  if constexpr (c.v_is_k && c.head_dim_vo > 256) {
+  if constexpr (c.is_wide()) {
     run_wide<c, Variant>(p);
   } else if constexpr (c.tile_rows <= 16) {
     run_decode<c, Variant>(p);
@@ -22,7 +22,7 @@ __device__ __forceinline__ void run_mma(const Args& p) {
 /// Dynamic shared memory of a block.
 template <Config c, class Variant>
 __device__ constexpr int shared_bytes() {
-  if constexpr (c.v_is_k && c.head_dim_vo > 256) {
+  if constexpr (c.is_wide()) {
     return WideShape<c>::kSharedBytes;
   } else if constexpr (c.tile_rows <= 16) {
     return DecodeShape<c>::kSharedBytes;

@@ -84,15 +84,15 @@ class Decode {
       if (has_keys) scores(s_rows, s);
       if constexpr (!c.v_is_k) {
         if (works) leave_slot();
-        stream.issue_keys(lead > kLead);
+        stream.issue_keys();
       }
       if (has_keys) weigh_scores(*item, range, begin, first, s);
       if (!c.v_is_k && works) s_rows = wait_for_rows<typename Stream::ValueRows>();
       if (has_keys) add_values(s_rows, s);
       if (works) leave_slot();
       if constexpr (c.v_is_k) {
-        stream.issue_keys(lead > kLead);
-      } else if (lead <= kLead) {
+        stream.issue_keys();
+      } else {
         stream.issue_values();
       }
       if (works) {

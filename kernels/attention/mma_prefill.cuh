@@ -2,7 +2,8 @@
 // it, and all of them the same keys, 64 at a time. Scores and weights stay in registers. One barrier a tile of the ring: it says that the
 // tile has landed and that the one before it is free, which is then refilled; so kSlots - 1 tiles are under way.
 // A warp has 32 rows (two operands) where registers allow: then a fragment of K or V serves two products, without which shared memory,
-// not the tensor cores, would be the limit.
+// not the tensor cores, would be the limit. Where a tile has rows for half of the warps only, two warps share them, each with half of the
+// keys of a step; their states meet where the tile ends.
 #pragma once
 
 #include "attention/config.cuh"
@@ -65,9 +66,8 @@ class Prefill {
 
   __device__ __forceinline__ void run(UnitItems items) {
     KeyStream<c> stream(p_, items, s_memory_);
-    stream.issue_keys(true);
 #pragma unroll 1
-    for (int i = 0; i < kRingSteps - 1; ++i) issue_step(stream);
+    for (int i = 0; i < kRingSteps; ++i) issue_step(stream);  // the first is empty
 #pragma unroll 1
     for (const abi::WorkItem* at = items.begin; at != items.end; ++at) {
       const abi::WorkItem& item = *at;
@@ -75,8 +75,17 @@ class Prefill {
       prefetch_merges(p_, item);
       begin_item(item);
       const StepRange range = step_range<Variant>(p_, item);
+      int begin = item.kv_begin;
 #pragma unroll 1
-      for (int begin = item.kv_begin; begin < range.end; begin += Stream::kStepKeys) step(item, range, begin, stream);
+      while (true) {
+#pragma unroll 1
+        for (; begin >= range.full_begin && begin + Stream::kStepKeys <= range.full_end; begin += Stream::kStepKeys) {
+          step<false>(item, range, begin, stream);
+        }
+        if (begin >= range.end) break;
+        step<true>(item, range, begin, stream);
+        begin += Stream::kStepKeys;
+      }
       if (is_last(item) || is_chunk(item)) end_tile(item);
     }
   }
@@ -85,6 +94,7 @@ class Prefill {
   static constexpr int kRingSteps = Stream::kSlots / Stream::kTilesPerStep;
   static_assert(kRingSteps >= 2 && Stream::kStepKeys % (8 * kKeyTiles) == 0);
   static constexpr int kPartKeys = 8 * kKeyTiles;
+  static constexpr bool kMayShare = !c.batch_invariant && Stream::kStepKeys >= 2 * kPartKeys && Shape::kWarps % 2 == 0;
 
   static __device__ __forceinline__ void issue_step(KeyStream<c>& stream) {
     stream.issue_keys();
@@ -92,27 +102,20 @@ class Prefill {
   }
 
   /// Keys of a step, kPartKeys at a time: the scores of more at once leave no registers to overlap their work with.
+  template <bool kHides>
   __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin, KeyStream<c>& stream) {
     ptx::cp_async_wait<(kRingSteps - 2) * Stream::kTilesPerStep>();
     ptx::sync_block();  // the step has landed for all warps, and the one before it is free
+    const int slot = stream.oldest_slot();
     issue_step(stream);
-    const u8* s_keys = s_memory_ + slot_ * Stream::kSlotBytes;
+    const u8* s_keys = s_memory_ + slot * Stream::kSlotBytes;
     const u8* s_values = c.v_is_k ? s_keys : s_keys + Stream::kSlotBytes;
-    const u8* s_key_scales = KeyStream<c>::scales(s_memory_, slot_);
+    const u8* s_key_scales = KeyStream<c>::scales(s_memory_, slot);
     const u8* s_value_scales = c.v_is_k ? s_key_scales : s_key_scales + Stream::kSlotScaleBytes;
-    slot_ = slot_ + Stream::kTilesPerStep == Stream::kSlots ? 0 : slot_ + Stream::kTilesPerStep;
-    if (warp_ * Shape::kWarpRows >= item.row_count) return;  // none of this warp's rows exist
 #pragma unroll 1
-    for (int part = 0; part < Stream::kStepKeys && begin + part < range.end; part += kPartKeys) {
-      const u8* s_part_keys = s_keys + part * Stream::KeyRows::kStride;
-      const u8* s_part_values = s_values + part * Stream::ValueRows::kStride;
-      const u8* s_part_key_scales = s_key_scales + part * Stream::kKeyScaleBytes;
-      const u8* s_part_value_scales = s_value_scales + part * Stream::kValueScaleBytes;
-      if (range.all_visible(begin + part, kPartKeys) && begin + part + kPartKeys <= range.end) {
-        add_keys<false>(item, range, begin + part, s_part_keys, s_part_values, s_part_key_scales, s_part_value_scales);
-      } else {
-        add_keys<true>(item, range, begin + part, s_part_keys, s_part_values, s_part_key_scales, s_part_value_scales);
-      }
+    for (int part = first_part_; part < Stream::kStepKeys && (!kHides || begin + part < range.end); part += part_step_) {
+      add_keys<kHides>(item, range, begin + part, s_keys + part * Stream::KeyRows::kStride, s_values + part * Stream::ValueRows::kStride,
+                       s_key_scales + part * Stream::kKeyScaleBytes, s_value_scales + part * Stream::kValueScaleBytes);
     }
   }
 
@@ -134,9 +137,19 @@ class Prefill {
   __device__ __forceinline__ void begin_item(const abi::WorkItem& item) {
     factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
     if (is_first(item) || is_chunk(item)) {
+      share_rows(item);
       load_rows(item);
       clear();
     }
+  }
+
+  /// Which rows are this warp's, and which part of a step's keys.
+  __device__ __forceinline__ void share_rows(const abi::WorkItem& item) {
+    shared_ = kMayShare && item.row_count <= c.tile_rows / 2;
+    first_row_ = (shared_ ? warp_ / 2 : warp_) * Shape::kWarpRows;
+    first_part_ = shared_ ? warp_ % 2 * kPartKeys : 0;
+    part_step_ = shared_ ? 2 * kPartKeys : kPartKeys;
+    if (first_row_ >= item.row_count) first_part_ = Stream::kStepKeys;  // none of this warp's rows exist
   }
 
   __device__ __forceinline__ void clear() {
@@ -153,7 +166,7 @@ class Prefill {
   }
 
   __device__ __forceinline__ void scores(const u8* s_keys, const u8* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) const {
-    const u8* s_query = s_memory_ + Shape::kQueryAt + warp_ * Shape::kWarpRows * Shape::QueryRows::kStride;
+    const u8* s_query = s_memory_ + Shape::kQueryAt + first_row_ * Shape::QueryRows::kStride;
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -228,17 +241,22 @@ class Prefill {
       for (int t = 0; t < kRowTiles; ++t) hide_past_end<Variant>(s[t], range.end - begin);
     }
     if constexpr (Variant::kSoftmax) {
+      bool exceeds = false;
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) {
-        const float tops[2] = {top_of_row(s[t], 0), top_of_row(s[t], 1)};
-        float correction[2];
-        if (raise_maxima(state_[t], tops, factor_.to_base2, correction)) correct_sums(correction, o_[t]);
+      for (int t = 0; t < kRowTiles; ++t) exceeds = exceeds_base(state_[t], s[t], factor_.to_base2) || exceeds;
+      if (ptx::any(exceeds)) {
+#pragma unroll
+        for (int t = 0; t < kRowTiles; ++t) {
+          const float tops[2] = {top_of_row(s[t], 0), top_of_row(s[t], 1)};
+          float correction[2];
+          if (raise_maxima(state_[t], tops, factor_.to_base2, correction)) correct_sums(correction, o_[t]);
+        }
       }
     }
   }
 
   __device__ __forceinline__ const u8* kept_row(int t, int half) const {
-    return s_memory_ + Shape::kRowsAt + (warp_ * Shape::kWarpRows + 16 * t + 8 * half + lane_ / 4) * sizeof(RowVars);
+    return s_memory_ + Shape::kRowsAt + (first_row_ + 16 * t + 8 * half + lane_ / 4) * sizeof(RowVars);
   }
   __device__ __forceinline__ typename Variant::MaskRow mask_row(int t, int half) const {
     if constexpr (kKeepsHooks<Variant>) {
@@ -300,9 +318,10 @@ class Prefill {
   /// Every eight rows are laid out in this warp's rows of Q (which have served), so that four lanes write a row in whole sectors.
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
     const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
-    const int first_row = warp_ * Shape::kWarpRows;
+    if (shared_) join_halves();
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
+      if (shared_ && warp_ % 2 != 0) break;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float l = sum_of_row(state_[t].l[half]);
@@ -315,13 +334,71 @@ class Prefill {
           if (dim < c.head_dim_vo) store_floats(staged(lane_ / 4, dim), x);
         }
         ptx::sync_warp();
-        const int row = first_row + 16 * t + 8 * half + lane_ / 4;
+        const int row = first_row_ + 16 * t + 8 * half + lane_ / 4;
         const RowState state = {state_[t].m[half], l};
         end_tile_row<c, Variant>(p_, params_, item, min(row, item.row_count - 1), state, value_factor, quad_dims(row < item.row_count),
                                  [&](int dim, float(&x)[4]) { load_floats(staged(lane_ / 4, dim), x); });
       }
     }
     if (is_last(item) && item.part_row >= 0) arrive<c, Variant>(p_, params_, item, reinterpret_cast<u32*>(s_memory_ + Shape::kLastAt));
+  }
+
+  /// What the second of two warps that share rows has seen joins the first one's state. A lane's sums lie at the same places in both; they
+  /// go through the two warps' rows of Q, as many at a time as fit there.
+  __device__ __forceinline__ void join_halves() {
+    constexpr int kBytes = 2 * Shape::kWarpRows * Shape::QueryRows::kStride;
+    constexpr int kAtOnce = min(kSumTiles, kBytes / (ptx::kWarp * 16));
+    static_assert(kAtOnce >= 1 && kBytes >= ptx::kWarp * 16);
+    Vec16* s_lane = reinterpret_cast<Vec16*>(s_memory_ + Shape::kQueryAt + warp_ / 2 * kBytes) + lane_;
+    const bool gives = warp_ % 2 != 0;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      FragmentState& state = state_[t];
+      ptx::sync_block();  // Q, or what has been exchanged, is no longer read
+      if (gives) *s_lane = {bits_of(state.m[0]), bits_of(state.m[1]), bits_of(state.l[0]), bits_of(state.l[1])};
+      ptx::sync_block();
+      float factor[2] = {1.0F, 1.0F};  // of what is taken
+      if (!gives) {
+        const Vec16 other = *s_lane;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float l = float_of(other.x[2 + half]);
+          if constexpr (Variant::kSoftmax) {
+            const float m = float_of(other.x[half]);
+            const float raised = ptx::max_number(state.m[half], m);
+            const float own = exp2_approx(state.m[half] - base_of(raised));
+            factor[half] = exp2_approx(m - base_of(raised));
+            state.m[half] = raised;
+            state.l[half] *= own;
+            l *= factor[half];
+#pragma unroll
+            for (int n = 0; n < kSumTiles; ++n) {
+              o_[t][n][2 * half] *= own;
+              o_[t][n][2 * half + 1] *= own;
+            }
+          }
+          state.l[half] += l;
+        }
+      }
+#pragma unroll
+      for (int begin = 0; begin < kSumTiles; begin += kAtOnce) {
+        ptx::sync_block();
+#pragma unroll
+        for (int n = begin; n < min(begin + kAtOnce, kSumTiles); ++n) {
+          if (gives) store_floats(reinterpret_cast<float*>(s_lane + (n - begin) * ptx::kWarp), o_[t][n]);
+        }
+        ptx::sync_block();
+#pragma unroll
+        for (int n = begin; n < min(begin + kAtOnce, kSumTiles); ++n) {
+          if (gives) continue;
+          float x[4];
+          load_floats(reinterpret_cast<const float*>(s_lane + (n - begin) * ptx::kWarp), x);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) o_[t][n][j] = ptx::fma(x[j], factor[j / 2], o_[t][n][j]);
+        }
+      }
+    }
+    ptx::sync_block();
   }
 
   /// Where dim `dim` of row `row` (0..7) goes: eight dims stay together, rows lie in different banks.
@@ -334,10 +411,11 @@ class Prefill {
   const typename Variant::Params& params_;
   u8* s_memory_;
   int warp_, lane_;
+  bool shared_ = false;  // two warps have the tile's rows together
+  int first_row_ = 0, first_part_ = 0, part_step_ = kPartKeys;
   tile::LaneRows<Keys::kSteps * 32> query_rows_;
   tile::LaneRows<Stream::kKeyBytes> key_rows_;
   tile::LaneRows<Stream::kValueBytes> value_rows_;
-  int slot_ = 0;
 
   float o_[kRowTiles][kSumTiles][4];
   FragmentState state_[kRowTiles];

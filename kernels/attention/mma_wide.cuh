@@ -91,7 +91,7 @@ class Wide {
       }
       const u8* s_tile = s_memory_;
       if (works) s_tile = wait_for_tile();
-      stream.issue_keys(lead > kLead);
+      stream.issue_keys();
       if (!works) {
         --lead;
         continue;

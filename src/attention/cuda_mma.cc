@@ -42,6 +42,14 @@ Rows rows_of(const AttentionSpec& spec) {
   return r;
 }
 
+/// Planes that a key has a place in: those of StreamShape.
+int planes_of(const AttentionSpec& spec) {
+  const auto scaled = [](ScaleGranularity scale) {
+    return scale == ScaleGranularity::token_head || scale == ScaleGranularity::block ? 1 : 0;
+  };
+  return (spec.head_dim_rope > 0 ? 2 : 1) + (spec.v_is_k ? 0 : 1) + scaled(spec.k_scale) + scaled(spec.v_scale);
+}
+
 struct Shape {
   int tile_rows, threads, blocks_per_sm, slots;
   int kv_block = 64;
@@ -62,8 +70,9 @@ std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
     const std::int64_t warps = shape.threads / 32;
     return ring + warps * 8 * round_up(request.spec.head_dim_vo, 32) * 4 + warps * 16 * 8 + 16;
   }
+  const std::int64_t places = shape.threads * 8 * planes_of(request.spec) + shape.threads / 32 * 64;
   const bool keeps_rows = !request.program.mask.empty() || !request.program.logits.empty();
-  return ring + shape.tile_rows * row_stride(r.query) + (keeps_rows ? shape.tile_rows * 64 : 0) + 16;
+  return ring + places + shape.tile_rows * row_stride(r.query) + (keeps_rows ? shape.tile_rows * 64 : 0) + 16;
 }
 
 bool fits(const CudaRequest& request, const Shape& shape) {
