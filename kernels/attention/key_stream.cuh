@@ -111,10 +111,8 @@ class KeyStream {
     keep(next);
   }
 
-  /// Where the step that has been under way for longest begins, while all slots but one step's are.
-  __device__ __forceinline__ int oldest_slot() const {
-    return slot_ + Shape::kTilesPerStep >= Shape::kSlots ? slot_ + Shape::kTilesPerStep - Shape::kSlots : slot_ + Shape::kTilesPerStep;
-  }
+  /// Whether there is a next step (once the empty one has been issued).
+  __device__ __forceinline__ bool has_step() const { return fast_ != kNothing; }
 
   /// The scales of the keys in slot `slot`.
   static __device__ __forceinline__ const u8* scales(const u8* s_ring, int slot) {

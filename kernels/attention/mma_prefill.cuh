@@ -1,9 +1,10 @@
 // Prefill with tensor cores (FlashAttention-2, arXiv 2307.08691): a tile of packed query rows in shared memory, each warp its own rows of
-// it, and all of them the same keys, 64 at a time. Scores and weights stay in registers. One barrier a tile of the ring: it says that the
-// tile has landed and that the one before it is free, which is then refilled; so kSlots - 1 tiles are under way.
+// it, and all of them the same keys, 64 at a time. Scores and weights stay in registers.
+// No barrier of the block stands between products. Each warp brings its share of the keys into the ring a few steps ahead, and two barriers
+// in shared memory belong to each step of the ring: `full` (all warps' copies have landed) and `empty` (all warps are through with it).
 // A warp has 32 rows (two operands) where registers allow: then a fragment of K or V serves two products, without which shared memory,
-// not the tensor cores, would be the limit. Where a tile has rows for half of the warps only, two warps share them, each with half of the
-// keys of a step; their states meet where the tile ends.
+// not the tensor cores, would be the limit. Where a tile has rows for half or a quarter of the warps only, two or four share the same
+// rows, each with its own part of the keys; their states meet where the tile ends.
 #pragma once
 
 #include "attention/config.cuh"
@@ -17,6 +18,7 @@
 #include "attention/state.cuh"
 #include "attention/tile_rows.cuh"
 #include "ptx/launch.cuh"
+#include "ptx/mbarrier.cuh"
 
 namespace girih::attention {
 
@@ -26,19 +28,25 @@ constexpr bool kKeepsRows = Variant::kHasMask || kLogitsRead<Variant>;
 
 template <Config c, class Variant>
 struct PrefillShape {
-  using Keys = KeyFragments<c.k_type, c.q_type, StreamShape<c>::kKeyBytes>;
+  using Stream = StreamShape<c>;
+  using Keys = KeyFragments<c.k_type, c.q_type, Stream::kKeyBytes>;
   static constexpr int kWarps = c.threads / ptx::kWarp;
   static constexpr int kWarpRows = c.tile_rows / kWarps;
   static constexpr int kRowTiles = kWarpRows / 16;
+  static constexpr int kRingSteps = Stream::kSlots / Stream::kTilesPerStep;
   using QueryRows = tile::SharedRows<Keys::kSteps * 32>;
-  // Shared memory: the ring, Q, what hooks know of its rows, a word for arrive().
-  static constexpr int kQueryAt = StreamShape<c>::kRingBytes;
-  static constexpr int kRowsAt = kQueryAt + QueryRows::bytes(c.tile_rows);
-  static constexpr int kLastAt = kRowsAt + (kKeepsRows<Variant> ? c.tile_rows * static_cast<int>(sizeof(RowVars)) : 0);
+  static constexpr int kWarpQueryBytes = QueryRows::bytes(kWarpRows);
+  static constexpr int kWarpRowBytes = kKeepsRows<Variant> ? kWarpRows * static_cast<int>(sizeof(RowVars)) : 0;
+  // Shared memory: the ring, every warp's Q, what hooks know of its rows, the ring's barriers, a word for arrive().
+  static constexpr int kQueryAt = Stream::kRingBytes;
+  static constexpr int kRowsAt = kQueryAt + kWarps * kWarpQueryBytes;
+  static constexpr int kBarriersAt = kRowsAt + kWarps * kWarpRowBytes;
+  static constexpr int kLastAt = kBarriersAt + kRingSteps * 16;
   static constexpr int kSharedBytes = kLastAt + 16;
   static constexpr int kStagedStride = round_up(c.head_dim_vo, 32);
-  static_assert(8 * kStagedStride * 4 <= kWarpRows * QueryRows::kStride);
-  static_assert(kWarpRows % 16 == 0 && c.threads >= c.tile_rows);
+  static_assert(kRingSteps >= 2);
+  static_assert(8 * kStagedStride * 4 <= kWarpQueryBytes);
+  static_assert(kWarpRows == 16 || kWarpRows == 32);
 };
 
 template <Config c, class Variant>
@@ -65,9 +73,19 @@ class Prefill {
         value_rows_(Values::lane_rows()) {}
 
   __device__ __forceinline__ void run(UnitItems items) {
-    KeyStream<c> stream(p_, items, s_memory_);
+    if (ptx::thread_idx() == 0) {
 #pragma unroll 1
-    for (int i = 0; i < kRingSteps; ++i) issue_step(stream);  // the first is empty
+      for (int i = 0; i < Shape::kRingSteps; ++i) {
+        ptx::mbarrier_init(full(i), Shape::kWarps * (ptx::kWarp + 1));
+        ptx::mbarrier_init(empty(i), Shape::kWarps);
+      }
+    }
+    ptx::sync_block();
+    KeyStream<c> stream(p_, items, s_memory_);
+    stream.issue_keys();  // the empty step
+    if constexpr (!c.v_is_k) stream.issue_values();
+#pragma unroll 1
+    for (int i = 0; i < kAhead; ++i) refill(stream);
 #pragma unroll 1
     for (const abi::WorkItem* at = items.begin; at != items.end; ++at) {
       const abi::WorkItem& item = *at;
@@ -91,36 +109,59 @@ class Prefill {
   }
 
  private:
-  static constexpr int kRingSteps = Stream::kSlots / Stream::kTilesPerStep;
-  static_assert(kRingSteps >= 2 && Stream::kStepKeys % (8 * kKeyTiles) == 0);
   static constexpr int kPartKeys = 8 * kKeyTiles;
-  static constexpr bool kMayShare = !c.batch_invariant && Stream::kStepKeys >= 2 * kPartKeys && Shape::kWarps % 2 == 0;
+  static_assert(Stream::kStepKeys % kPartKeys == 0);
+  static constexpr int kStepParts = Stream::kStepKeys / kPartKeys;
+  static constexpr int kMaxSharers = c.batch_invariant ? 1 : min(2 * kStepParts, Shape::kWarps);
 
-  static __device__ __forceinline__ void issue_step(KeyStream<c>& stream) {
+  __device__ __forceinline__ u64* full(int step) const { return reinterpret_cast<u64*>(s_memory_ + Shape::kBarriersAt) + 2 * step; }
+  __device__ __forceinline__ u64* empty(int step) const { return full(step) + 1; }
+
+  /// Steps that are under way while one is worked on. One less than the ring has room for lets warps be a step apart.
+  static constexpr int kAhead = Shape::kRingSteps > 2 ? Shape::kRingSteps - 2 : 1;
+
+  /// Brings this warp's keys of the next step, if there is one, into the ring.
+  __device__ __forceinline__ void refill(KeyStream<c>& stream) {
+    if (!stream.has_step()) return;
+    ptx::mbarrier_wait(empty(refill_step_), refill_parity_);
     stream.issue_keys();
     if constexpr (!c.v_is_k) stream.issue_values();
+    ptx::mbarrier_arrive_after_copies(full(refill_step_));
+    ptx::sync_warp();
+    if (lane_ == 0) ptx::mbarrier_arrive(full(refill_step_));  // what could not be copied asynchronously
+    advance(refill_step_, refill_parity_);
+  }
+  static __device__ __forceinline__ void advance(int& step, u32& parity) {
+    ++step;
+    if (step == Shape::kRingSteps) {
+      step = 0;
+      parity ^= 1U;
+    }
   }
 
-  /// Keys of a step, kPartKeys at a time: the scores of more at once leave no registers to overlap their work with.
+  /// The keys of a step, kPartKeys at a time: the scores of more at once leave no registers to overlap their work with. Steps without hidden
+  /// keys have code of their own: where the ways of a branch that changes scores meet, registers are moved about.
   template <bool kHides>
   __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin, KeyStream<c>& stream) {
-    ptx::cp_async_wait<(kRingSteps - 2) * Stream::kTilesPerStep>();
-    ptx::sync_block();  // the step has landed for all warps, and the one before it is free
-    const int slot = stream.oldest_slot();
-    issue_step(stream);
+    const int slot = step_ * Stream::kTilesPerStep;
     const u8* s_keys = s_memory_ + slot * Stream::kSlotBytes;
     const u8* s_values = c.v_is_k ? s_keys : s_keys + Stream::kSlotBytes;
     const u8* s_key_scales = KeyStream<c>::scales(s_memory_, slot);
     const u8* s_value_scales = c.v_is_k ? s_key_scales : s_key_scales + Stream::kSlotScaleBytes;
+    refill(stream);
+    ptx::mbarrier_wait(full(step_), parity_);
 #pragma unroll 1
-    for (int part = first_part_; part < Stream::kStepKeys && (!kHides || begin + part < range.end); part += part_step_) {
+    for (int part = 0; part < Stream::kStepKeys && (!kHides || begin + part < range.end); part += kPartKeys) {
+      if (((begin + part) / kPartKeys & (sharers_ - 1)) != share_) continue;
       add_keys<kHides>(item, range, begin + part, s_keys + part * Stream::KeyRows::kStride, s_values + part * Stream::ValueRows::kStride,
                        s_key_scales + part * Stream::kKeyScaleBytes, s_value_scales + part * Stream::kValueScaleBytes);
     }
+    ptx::sync_warp();
+    if (lane_ == 0) ptx::mbarrier_arrive(empty(step_));
+    advance(step_, parity_);
   }
 
-  /// kPartKeys keys from key `first` on join the rows' states. Steps without hidden keys have code of their own: where the ways of a branch
-  /// that changes scores meet, registers are moved about.
+  /// kPartKeys keys from key `first` on join the rows' states.
   template <bool kHides>
   __device__ __forceinline__ void add_keys(const abi::WorkItem& item, const StepRange& range, int first, const u8* s_keys,
                                            const u8* s_values, const u8* s_key_scales, const u8* s_value_scales) {
@@ -137,19 +178,19 @@ class Prefill {
   __device__ __forceinline__ void begin_item(const abi::WorkItem& item) {
     factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
     if (is_first(item) || is_chunk(item)) {
-      share_rows(item);
+      share_rows(item.row_count);
       load_rows(item);
       clear();
     }
   }
 
-  /// Which rows are this warp's, and which part of a step's keys.
-  __device__ __forceinline__ void share_rows(const abi::WorkItem& item) {
-    shared_ = kMayShare && item.row_count <= c.tile_rows / 2;
-    first_row_ = (shared_ ? warp_ / 2 : warp_) * Shape::kWarpRows;
-    first_part_ = shared_ ? warp_ % 2 * kPartKeys : 0;
-    part_step_ = shared_ ? 2 * kPartKeys : kPartKeys;
-    if (first_row_ >= item.row_count) first_part_ = Stream::kStepKeys;  // none of this warp's rows exist
+  /// Which rows are this warp's, and which parts of their keys.
+  __device__ __forceinline__ void share_rows(int rows) {
+    sharers_ = 1;
+#pragma unroll
+    while (sharers_ < kMaxSharers && rows * sharers_ <= c.tile_rows / 2) sharers_ *= 2;
+    first_row_ = warp_ / sharers_ * Shape::kWarpRows;
+    share_ = first_row_ < rows ? warp_ % sharers_ : -1;  // none of its rows exist
   }
 
   __device__ __forceinline__ void clear() {
@@ -157,16 +198,21 @@ class Prefill {
     for (int t = 0; t < kRowTiles; ++t) clear_sums(state_[t], o_[t]);
   }
 
-  /// Q and what hooks ask of its rows, for a new tile.
+  __device__ __forceinline__ u8* own_query() const { return s_memory_ + Shape::kQueryAt + warp_ * Shape::kWarpQueryBytes; }
+
+  /// This warp's rows of Q, and what hooks ask of them, for a new tile.
   __device__ __forceinline__ void load_rows(const abi::WorkItem& item) {
-    ptx::sync_block();  // the last tile's rows are no longer read
-    load_query_tile<c, Keys, typename Shape::QueryRows>(p_, item, !Variant::kHasLogits && factor_.negative(), s_memory_ + Shape::kQueryAt);
-    if constexpr (kKeepsRows<Variant>) describe_tile_rows<c, Variant>(p_, params_, item, s_memory_ + Shape::kRowsAt);
-    ptx::sync_block();
+    ptx::sync_warp();  // the last tile's rows are no longer read
+    load_query_rows<c, Keys, typename Shape::QueryRows, Shape::kWarpRows>(p_, item, first_row_, !Variant::kHasLogits && factor_.negative(),
+                                                                          own_query());
+    if constexpr (kKeepsRows<Variant>) {
+      describe_rows<c, Variant, Shape::kWarpRows>(p_, params_, item, first_row_,
+                                                  s_memory_ + Shape::kRowsAt + warp_ * Shape::kWarpRowBytes);
+    }
+    ptx::sync_warp();
   }
 
   __device__ __forceinline__ void scores(const u8* s_keys, const u8* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) const {
-    const u8* s_query = s_memory_ + Shape::kQueryAt + first_row_ * Shape::QueryRows::kStride;
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
@@ -176,7 +222,7 @@ class Prefill {
       }
     }
     // Fragments are asked for one round of products ahead (where registers allow): the latency of shared memory is that of five products.
-    const auto query = query_rows_.in(s_query);
+    const auto query = query_rows_.in(own_query());
     const auto keys = key_rows_.in(s_keys);
     constexpr int kLoads = Keys::kSteps / Keys::kStepsPerLoad;
     constexpr int kAhead = Keys::kStepsPerLoad == 1 ? 1 : 0;
@@ -256,7 +302,7 @@ class Prefill {
   }
 
   __device__ __forceinline__ const u8* kept_row(int t, int half) const {
-    return s_memory_ + Shape::kRowsAt + (first_row_ + 16 * t + 8 * half + lane_ / 4) * sizeof(RowVars);
+    return s_memory_ + Shape::kRowsAt + warp_ * Shape::kWarpRowBytes + (16 * t + 8 * half + lane_ / 4) * sizeof(RowVars);
   }
   __device__ __forceinline__ typename Variant::MaskRow mask_row(int t, int half) const {
     if constexpr (kKeepsHooks<Variant>) {
@@ -318,10 +364,10 @@ class Prefill {
   /// Every eight rows are laid out in this warp's rows of Q (which have served), so that four lanes write a row in whole sectors.
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
     const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
-    if (shared_) join_halves();
+    join_sharers();
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
-      if (shared_ && warp_ % 2 != 0) break;
+      if (share_ != 0) break;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float l = sum_of_row(state_[t].l[half]);
@@ -343,59 +389,64 @@ class Prefill {
     if (is_last(item) && item.part_row >= 0) arrive<c, Variant>(p_, params_, item, reinterpret_cast<u32*>(s_memory_ + Shape::kLastAt));
   }
 
-  /// What the second of two warps that share rows has seen joins the first one's state. A lane's sums lie at the same places in both; they
-  /// go through the two warps' rows of Q, as many at a time as fit there.
-  __device__ __forceinline__ void join_halves() {
-    constexpr int kBytes = 2 * Shape::kWarpRows * Shape::QueryRows::kStride;
-    constexpr int kAtOnce = min(kSumTiles, kBytes / (ptx::kWarp * 16));
-    static_assert(kAtOnce >= 1 && kBytes >= ptx::kWarp * 16);
-    Vec16* s_lane = reinterpret_cast<Vec16*>(s_memory_ + Shape::kQueryAt + warp_ / 2 * kBytes) + lane_;
-    const bool gives = warp_ % 2 != 0;
+  /// What warps that share rows have seen comes together in the first of them: half of them give their state to the other half until one
+  /// is left. A lane's sums lie at the same places in all; they go through the giver's rows of Q, as many at a time as fit there.
+  __device__ __forceinline__ void join_sharers() {
+    if constexpr (kMaxSharers == 1) return;
+#pragma unroll 1
+    for (int apart = sharers_ / 2; apart > 0; apart /= 2) {
+      const int share = warp_ % sharers_;
+      const bool gives = share >= apart && share < 2 * apart;
+      const bool takes = share < apart;
+      Vec16* s_lane = reinterpret_cast<Vec16*>(own_query() + (takes ? apart * Shape::kWarpQueryBytes : 0)) + lane_;
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      FragmentState& state = state_[t];
-      ptx::sync_block();  // Q, or what has been exchanged, is no longer read
-      if (gives) *s_lane = {bits_of(state.m[0]), bits_of(state.m[1]), bits_of(state.l[0]), bits_of(state.l[1])};
-      ptx::sync_block();
-      float factor[2] = {1.0F, 1.0F};  // of what is taken
-      if (!gives) {
-        const Vec16 other = *s_lane;
+      for (int t = 0; t < kRowTiles; ++t) join_rows(gives, takes, s_lane, state_[t], o_[t]);
+    }
+  }
+  __device__ __forceinline__ void join_rows(bool gives, bool takes, Vec16* s_lane, FragmentState& state, float (&o)[kSumTiles][4]) {
+    constexpr int kAtOnce = min(kSumTiles, Shape::kWarpQueryBytes / (ptx::kWarp * 16));
+    static_assert(kAtOnce >= 1);
+    ptx::sync_block();  // Q, or what has been given before, is no longer read
+    if (gives) *s_lane = {bits_of(state.m[0]), bits_of(state.m[1]), bits_of(state.l[0]), bits_of(state.l[1])};
+    ptx::sync_block();
+    float factor[2] = {1.0F, 1.0F};  // of what is taken
+    if (takes) {
+      const Vec16 other = *s_lane;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float l = float_of(other.x[2 + half]);
-          if constexpr (Variant::kSoftmax) {
-            const float m = float_of(other.x[half]);
-            const float raised = ptx::max_number(state.m[half], m);
-            const float own = exp2_approx(state.m[half] - base_of(raised));
-            factor[half] = exp2_approx(m - base_of(raised));
-            state.m[half] = raised;
-            state.l[half] *= own;
-            l *= factor[half];
+      for (int half = 0; half < 2; ++half) {
+        float l = float_of(other.x[2 + half]);
+        if constexpr (Variant::kSoftmax) {
+          const float m = float_of(other.x[half]);
+          const float raised = ptx::max_number(state.m[half], m);
+          const float own = exp2_approx(state.m[half] - base_of(raised));
+          factor[half] = exp2_approx(m - base_of(raised));
+          state.m[half] = raised;
+          state.l[half] *= own;
+          l *= factor[half];
 #pragma unroll
-            for (int n = 0; n < kSumTiles; ++n) {
-              o_[t][n][2 * half] *= own;
-              o_[t][n][2 * half + 1] *= own;
-            }
+          for (int n = 0; n < kSumTiles; ++n) {
+            o[n][2 * half] *= own;
+            o[n][2 * half + 1] *= own;
           }
-          state.l[half] += l;
         }
+        state.l[half] += l;
       }
+    }
 #pragma unroll
-      for (int begin = 0; begin < kSumTiles; begin += kAtOnce) {
-        ptx::sync_block();
+    for (int begin = 0; begin < kSumTiles; begin += kAtOnce) {
+      ptx::sync_block();
 #pragma unroll
-        for (int n = begin; n < min(begin + kAtOnce, kSumTiles); ++n) {
-          if (gives) store_floats(reinterpret_cast<float*>(s_lane + (n - begin) * ptx::kWarp), o_[t][n]);
-        }
-        ptx::sync_block();
+      for (int n = begin; n < min(begin + kAtOnce, kSumTiles); ++n) {
+        if (gives) store_floats(reinterpret_cast<float*>(s_lane + (n - begin) * ptx::kWarp), o[n]);
+      }
+      ptx::sync_block();
 #pragma unroll
-        for (int n = begin; n < min(begin + kAtOnce, kSumTiles); ++n) {
-          if (gives) continue;
-          float x[4];
-          load_floats(reinterpret_cast<const float*>(s_lane + (n - begin) * ptx::kWarp), x);
+      for (int n = begin; n < min(begin + kAtOnce, kSumTiles); ++n) {
+        if (!takes) continue;
+        float x[4];
+        load_floats(reinterpret_cast<const float*>(s_lane + (n - begin) * ptx::kWarp), x);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) o_[t][n][j] = ptx::fma(x[j], factor[j / 2], o_[t][n][j]);
-        }
+        for (int j = 0; j < 4; ++j) o[n][j] = ptx::fma(x[j], factor[j / 2], o[n][j]);
       }
     }
     ptx::sync_block();
@@ -403,16 +454,18 @@ class Prefill {
 
   /// Where dim `dim` of row `row` (0..7) goes: eight dims stay together, rows lie in different banks.
   __device__ __forceinline__ float* staged(int row, int dim) const {
-    float* s_rows = reinterpret_cast<float*>(s_memory_ + Shape::kQueryAt + warp_ * Shape::kWarpRows * Shape::QueryRows::kStride);
-    return s_rows + row * Shape::kStagedStride + (dim ^ (row & 3) * 8);
+    return reinterpret_cast<float*>(own_query()) + row * Shape::kStagedStride + (dim ^ (row & 3) * 8);
   }
 
   const Args& p_;
   const typename Variant::Params& params_;
   u8* s_memory_;
   int warp_, lane_;
-  bool shared_ = false;  // two warps have the tile's rows together
-  int first_row_ = 0, first_part_ = 0, part_step_ = kPartKeys;
+  // The tile's rows: the first of this warp's, how many warps have them, and which of them this one is.
+  int first_row_ = 0, sharers_ = 1, share_ = 0;
+  // The ring's step at work, the one that is filled next, and the parities of their turns (empty to begin with).
+  int step_ = 0, refill_step_ = 0;
+  u32 parity_ = 0, refill_parity_ = 1;
   tile::LaneRows<Keys::kSteps * 32> query_rows_;
   tile::LaneRows<Stream::kKeyBytes> key_rows_;
   tile::LaneRows<Stream::kValueBytes> value_rows_;

@@ -57,24 +57,24 @@ __device__ __forceinline__ void load_query_fragments(const Args& p, const abi::W
   }
 }
 
-/// The tile's rows of Q into shared memory, so that ldmatrix brings what load_query_fragments would: `Rows` have Keys::kSteps * 16 dims,
+/// Rows [first_row, first_row + kRows) of the tile into shared memory by kThreads threads, so that ldmatrix brings what load_query_fragments would: `Rows` have Keys::kSteps * 16 dims,
 /// the inner step s in the chunks 2 s (pairs first_dim of lanes 0..3) and 2 s + 1 (their second pairs). Zeros past the rows and dims;
 /// `negate`: with their signs changed, so that the scores' need not be.
-template <Config c, class Keys, class Rows>
-__device__ __forceinline__ void load_query_tile(const Args& p, const abi::WorkItem& item, bool negate, u8* s_query) {
+template <Config c, class Keys, class Rows, int kRows, int kThreads>
+__device__ __forceinline__ void load_query(const Args& p, const abi::WorkItem& item, int first_row, int thread, bool negate, u8* s_query) {
   const u32 flip = negate ? 0x80008000U : 0U;
   constexpr bool kInOrder = bits(c.k_type) == 16 && c.head_dim_rope == 0 && c.head_dim_qk % 8 == 0;
   constexpr int kAtOnce = 8;
   const bool whole = kInOrder && rows_aligned(p.q, 16);
-  constexpr int kTotal = c.tile_rows * Rows::kChunks;
-  static_assert(kTotal % c.threads == 0);
+  constexpr int kTotal = kRows * Rows::kChunks;
+  static_assert(kTotal % kThreads == 0);
 #pragma unroll 1
-  for (int begin = ptx::thread_idx(); begin < kTotal; begin += kAtOnce * c.threads) {
+  for (int begin = thread; begin < kTotal; begin += kAtOnce * kThreads) {
     Vec16 v[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int row = (begin + i * c.threads) / Rows::kChunks;
-      const int chunk = (begin + i * c.threads) % Rows::kChunks;
+      const int row = first_row + (begin + i * kThreads) / Rows::kChunks;
+      const int chunk = (begin + i * kThreads) % Rows::kChunks;
       v[i] = Vec16{};
       if (row >= item.row_count) continue;
       const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
@@ -96,12 +96,22 @@ __device__ __forceinline__ void load_query_tile(const Args& p, const abi::WorkIt
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int idx = begin + i * c.threads;
+      const int idx = begin + i * kThreads;
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[i].x[j] ^= flip;
       if (idx < kTotal) *reinterpret_cast<Vec16*>(s_query + Rows::offset(idx / Rows::kChunks, idx % Rows::kChunks)) = v[i];
     }
   }
+}
+/// The whole tile by all threads of the block.
+template <Config c, class Keys, class Rows>
+__device__ __forceinline__ void load_query_tile(const Args& p, const abi::WorkItem& item, bool negate, u8* s_query) {
+  load_query<c, Keys, Rows, c.tile_rows, c.threads>(p, item, 0, ptx::thread_idx(), negate, s_query);
+}
+/// Some of its rows by one warp.
+template <Config c, class Keys, class Rows, int kRows>
+__device__ __forceinline__ void load_query_rows(const Args& p, const abi::WorkItem& item, int first_row, bool negate, u8* s_query) {
+  load_query<c, Keys, Rows, kRows, ptx::kWarp>(p, item, first_row, ptx::lane_idx(), negate, s_query);
 }
 
 /// What the hooks of the scores know of a row, worked out once a tile where it takes no more room than what it is worked out from.
@@ -113,15 +123,17 @@ struct HookRow {
 template <class Variant>
 constexpr bool kKeepsHooks = sizeof(HookRow<Variant>) <= sizeof(RowVars);
 
-/// Describes all rows of the item's tile, a thread a row: s_rows holds HookRow or RowVars, sizeof(RowVars) apart.
-template <Config c, class Variant>
-__device__ __forceinline__ void describe_tile_rows(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item,
-                                                   u8* s_rows) {
+/// Describes rows [first_row, first_row + kRows) of the item's tile by one warp, a lane a row: s_rows holds HookRow or RowVars,
+/// sizeof(RowVars) apart.
+template <Config c, class Variant, int kRows>
+__device__ __forceinline__ void describe_rows(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item,
+                                              int first_row, u8* s_rows) {
+  static_assert(kRows <= ptx::kWarp);
   const auto* requests = blob_array<abi::RequestInfo>(p, p.plan->requests);
-  i32 request = find_request_warp(requests, p.plan->num_requests, item.row_begin / c.group);
-  const int row = ptx::thread_idx();
-  if (row >= c.tile_rows) return;
-  const RowPlace place = place_row<c>(item.row_begin + min(row, item.row_count - 1), item.kv_head);
+  i32 request = find_request_warp(requests, p.plan->num_requests, (item.row_begin + min(first_row, item.row_count - 1)) / c.group);
+  const int row = ptx::lane_idx();
+  if (row >= kRows) return;
+  const RowPlace place = place_row<c>(item.row_begin + min(first_row + row, item.row_count - 1), item.kv_head);
   while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
   const RowVars vars = describe_row(requests[request], request, place, item.kv_head);
   if constexpr (kKeepsHooks<Variant>) {

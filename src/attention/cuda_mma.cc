@@ -71,8 +71,9 @@ std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
     return ring + warps * 8 * round_up(request.spec.head_dim_vo, 32) * 4 + warps * 16 * 8 + 16;
   }
   const std::int64_t places = shape.threads * 8 * planes_of(request.spec) + shape.threads / 32 * 64;
+  const std::int64_t barriers = shape.slots / (request.spec.v_is_k ? 1 : 2) * 16;
   const bool keeps_rows = !request.program.mask.empty() || !request.program.logits.empty();
-  return ring + places + shape.tile_rows * row_stride(r.query) + (keeps_rows ? shape.tile_rows * 64 : 0) + 16;
+  return ring + places + barriers + shape.tile_rows * row_stride(r.query) + (keeps_rows ? shape.tile_rows * 64 : 0) + 16;
 }
 
 bool fits(const CudaRequest& request, const Shape& shape) {
@@ -80,9 +81,7 @@ bool fits(const CudaRequest& request, const Shape& shape) {
   return needed <= request.device.shared_per_block && shape.blocks_per_sm * (needed + kReservedPerBlock) <= request.device.shared_per_sm;
 }
 
-/// Decode: two blocks a multiprocessor hide each other's tile ends. Prefill: warps of 32 rows where their registers allow two blocks.
-/// One block of 256 rows and 6 slots instead copies K and V half as often: no gain on an H200 (full 16k 317 TFLOP/s for 313, causal 8k 253
-/// for 280).
+/// Two blocks a multiprocessor hide each other's tile ends.
 constexpr std::array<Shape, 7> kDecodeShapes = {{{kDecodeRows, 128, 2, 12},
                                                  {kDecodeRows, 128, 2, 8},
                                                  {kDecodeRows, 128, 2, 6},
@@ -90,8 +89,13 @@ constexpr std::array<Shape, 7> kDecodeShapes = {{{kDecodeRows, 128, 2, 12},
                                                  {kDecodeRows, 128, 2, 2},
                                                  {kDecodeRows, 128, 1, 4},
                                                  {kDecodeRows, 128, 1, 2}}};
-constexpr std::array<Shape, 5> kPrefillShapes = {
-    {{128, 128, 2, 4, 64}, {128, 128, 2, 4, 32}, {128, 256, 1, 4, 64}, {128, 128, 1, 4, 32}, {64, 128, 1, 4, 32}}};
+/// Eight warps of 32 rows, two for each scheduler of a multiprocessor; four where shared memory is short.
+constexpr std::array<Shape, 6> kPrefillShapes = {{{256, 256, 1, 8, 64},
+                                                  {256, 256, 1, 6, 64},
+                                                  {256, 256, 1, 4, 64},
+                                                  {128, 128, 1, 4, 64},
+                                                  {128, 128, 1, 4, 32},
+                                                  {64, 128, 1, 4, 32}}};
 /// O of more than 128 dims leaves a warp room for 16 rows.
 constexpr std::array<Shape, 2> kLongPrefillShapes = {{{128, 256, 1, 4, 64}, {64, 128, 1, 4, 32}}};
 

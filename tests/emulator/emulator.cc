@@ -245,6 +245,7 @@ class Worker {
     block.block_idx = block_idx;
     block.num_ended = 0;
     block.barriers = {};
+    block.mbarriers.clear();
     std::byte* memory = block.shared - kGuardBytes;
     unpoison(memory, shared_stride_);
     std::memset(memory, 0xff, shared_stride_);
@@ -516,9 +517,54 @@ void copy_at_once(void* destination, const void* source, std::size_t size, bool 
 
 void commit_copies() { current().group_ends.push_back(current().copies.size()); }
 
+namespace {
+
+void land(const std::vector<PendingCopy>& copies) {
+  for (const PendingCopy& copy : copies) std::memcpy(copy.destination, copy.data.data(), copy.size);
+}
+
+Mbarrier& find_mbarrier(const void* place, const Site& site) {
+  check_shared(place, 8, 8, site);
+  for (Mbarrier& b : current().block->mbarriers) {
+    if (b.place == place) return b;
+  }
+  misuse("no barrier has been made here", site);
+}
+
+void arrive_at(Mbarrier& b, int count, const Site& site) {
+  b.arrived += count;
+  if (b.arrived < b.expected) return;
+  if (b.arrived > b.expected) misuse("more than " + std::to_string(b.expected) + " arrivals in one phase", site);
+  b.arrived = 0;
+  ++b.phases;
+  for (Thread* thread : b.waiting) thread->block->worker->make_ready(*thread);
+  b.waiting.clear();
+}
+
+/// Lets late arrivals of `from` (null: of all) come, one phase's at most at a time.
+void land_late(Mbarrier& b, const Thread* from, const Site& site) {
+  std::vector<LateArrival> rest;
+  std::vector<LateArrival> late = std::move(b.late);
+  b.late.clear();
+  for (LateArrival& arrival : late) {
+    if (from != nullptr && arrival.from != from) {
+      rest.push_back(std::move(arrival));
+      continue;
+    }
+    land(arrival.copies);
+    arrive_at(b, 1, site);
+  }
+  for (LateArrival& arrival : rest) b.late.push_back(std::move(arrival));
+}
+
+}  // namespace
+
 void wait_copies(int num_pending) {
   Thread& self = current();
   may_give_way();
+  if (num_pending == 0) {
+    for (Mbarrier& b : self.block->mbarriers) land_late(b, &self, {"cp_async_wait", __FILE__, __LINE__});
+  }
   const auto landing = static_cast<std::ptrdiff_t>(self.group_ends.size()) - num_pending;
   if (landing <= 0) return;
   const std::size_t count = self.group_ends[static_cast<std::size_t>(landing) - 1];
@@ -526,6 +572,44 @@ void wait_copies(int num_pending) {
   self.copies.erase(self.copies.begin(), self.copies.begin() + static_cast<std::ptrdiff_t>(count));
   self.group_ends.erase(self.group_ends.begin(), self.group_ends.begin() + landing);
   for (std::size_t& end : self.group_ends) end -= count;
+}
+
+void init_mbarrier(void* place, int arrivals, const Site& site) {
+  check_shared(place, 8, 8, site);
+  if (arrivals <= 0) misuse("a barrier for " + std::to_string(arrivals) + " arrivals", site);
+  for (const Mbarrier& b : current().block->mbarriers) {
+    if (b.place == place) misuse("a barrier has been made here already", site);
+  }
+  current().block->mbarriers.push_back({.place = place, .expected = arrivals, .waiting = {}, .late = {}});
+}
+
+void arrive_at_mbarrier(void* place, const Site& site) {
+  may_give_way();
+  arrive_at(find_mbarrier(place, site), 1, site);
+  may_give_way();
+}
+
+void arrive_after_copies(void* place, const Site& site) {
+  Thread& self = current();
+  find_mbarrier(place, site).late.push_back({&self, std::move(self.copies)});
+  self.copies.clear();
+  self.group_ends.clear();
+  may_give_way();
+}
+
+void wait_at_mbarrier(void* place, std::uint32_t parity, const Site& site) {
+  Thread& self = current();
+  may_give_way();
+  while (true) {
+    Mbarrier& b = find_mbarrier(place, site);
+    if ((b.phases & 1U) != parity) return;
+    land_late(b, nullptr, site);
+    if ((b.phases & 1U) != parity) return;
+    b.waiting.push_back(&self);
+    self.state = Thread::State::waiting;
+    self.site = site;
+    self.block->worker->leave(self);
+  }
 }
 
 }  // namespace girih::emulator

@@ -107,6 +107,21 @@ struct Barrier {
   std::array<Site, kMaxWarps> sites{};
 };
 
+/// One thread's copies that arrive at a barrier once they have landed.
+struct LateArrival {
+  const Thread* from;
+  std::vector<PendingCopy> copies;
+};
+/// A barrier in shared memory.
+struct Mbarrier {
+  const void* place = nullptr;
+  int expected = 0;
+  int arrived = 0;
+  std::uint32_t phases = 0;  // that have ended
+  std::vector<Thread*> waiting;
+  std::vector<LateArrival> late;
+};
+
 /// What the running thread sees of its block and launch.
 struct Block {
   Worker* worker = nullptr;
@@ -120,6 +135,7 @@ struct Block {
   std::vector<Warp> warps;
   std::vector<Thread> threads;
   std::array<Barrier, kNumBarriers> barriers{};
+  std::vector<Mbarrier> mbarriers;
   bool random = false;
 };
 
@@ -169,6 +185,14 @@ void issue_copy(void* destination, const void* source, std::size_t size, bool va
 void copy_at_once(void* destination, const void* source, std::size_t size, bool valid, const Site& site);
 void commit_copies();
 void wait_copies(int num_pending);
+
+// Barriers in shared memory.
+void init_mbarrier(void* place, int arrivals, const Site& site);
+void arrive_at_mbarrier(void* place, const Site& site);
+/// All copies of this thread that have not landed, committed or not, land when some thread waits at the barrier, and then arrive.
+void arrive_after_copies(void* place, const Site& site);
+/// Waits while the phase at work has this parity.
+void wait_at_mbarrier(void* place, std::uint32_t parity, const Site& site);
 
 // Tensor-core work of one warp.
 struct MatrixOperand {
