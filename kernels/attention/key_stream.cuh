@@ -47,7 +47,7 @@ struct StreamShape {
   static constexpr int kPlacesAt = kScalesAt + kSlots * kSlotScaleBytes;
   static constexpr int kPlaceBytes = kSharedPlaces ? kPlanes * ptx::kWarp * 8 + 64 : 0;  // a warp's, and its KeyStream::Next
   static constexpr int kRingBytes = kPlacesAt + kWarps * kPlaceBytes;
-  static_assert(kRows >= 8 && kRows <= 16);
+  static_assert(kRows == 8 || kRows == 16 || kRows == 32);
   static_assert(kSlots % kTilesPerStep == 0);  // a slot holds K always or V always
 };
 

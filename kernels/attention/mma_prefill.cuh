@@ -26,14 +26,15 @@ constexpr bool kKeepsRows = Variant::kHasMask || kLogitsRead<Variant>;
 
 template <Config c, class Variant>
 struct PrefillShape {
-  using Keys = KeyFragments<c.k_type, c.q_type, StreamShape<c>::kKeyBytes>;
+  using Keys = KeyFragments<c.k_type, kKeyOperand<c>, StreamShape<c>::kKeyBytes>;
   static constexpr int kWarps = c.threads / ptx::kWarp;
   static constexpr int kWarpRows = c.tile_rows / kWarps;
   static constexpr int kRowTiles = kWarpRows / 16;
   using QueryRows = tile::SharedRows<Keys::kSteps * 32>;
-  // Shared memory: the ring, Q, what hooks know of its rows, a word for arrive().
+  // Shared memory: the ring, Q, the inverse scales of its rows, what hooks know of them, a word for arrive().
   static constexpr int kQueryAt = StreamShape<c>::kRingBytes;
-  static constexpr int kRowsAt = kQueryAt + QueryRows::bytes(c.tile_rows);
+  static constexpr int kInverseAt = kQueryAt + QueryRows::bytes(c.tile_rows);
+  static constexpr int kRowsAt = kInverseAt + (kScalesQuery<c> ? c.tile_rows * 4 : 0);
   static constexpr int kLastAt = kRowsAt + (kKeepsRows<Variant> ? c.tile_rows * static_cast<int>(sizeof(RowVars)) : 0);
   static constexpr int kSharedBytes = kLastAt + 16;
   static constexpr int kStagedStride = round_up(c.head_dim_vo, 32);
@@ -46,13 +47,16 @@ class Prefill {
  public:
   using Stream = StreamShape<c>;
   using Shape = PrefillShape<c, Variant>;
-  using T = Storage<c.q_type>;
+  using KeyOperand = Storage<kKeyOperand<c>>;
+  using ValueOperand = Storage<kValueOperand<c, Variant>>;
   using Keys = typename Shape::Keys;
-  using Values = ValueFragments<c.v_type, c.q_type, Stream::kValueBytes>;
+  using Values = ValueFragments<c.v_type, kValueOperand<c, Variant>, Stream::kValueBytes>;
   static constexpr int kValueLoads = (c.head_dim_vo + 8 * Values::kTilesPerLoad - 1) / (8 * Values::kTilesPerLoad);
   static constexpr int kSumTiles = kValueLoads * Values::kTilesPerLoad;
   static constexpr int kKeyTiles = 4;  // of scores at once
   static constexpr int kRowTiles = Shape::kRowTiles;
+  static constexpr int kShift = kWeightShift<c, Variant> > 0 ? kWeightShift<c, Variant> - static_cast<int>(kSlack) : 0;
+  static constexpr bool kScalesValues = Stream::kValueScales && kShift > 0;
 
   __device__ __forceinline__ Prefill(const Args& p, const typename Variant::Params& params, u8* s_memory)
       : p_(p),
@@ -153,14 +157,24 @@ class Prefill {
   }
 
   __device__ __forceinline__ void clear() {
+    value_scale_ = {};
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) clear_sums(state_[t], o_[t]);
+  }
+  __device__ __forceinline__ void correct_all_sums(float correction) {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) correct_sums({correction, correction}, o_[t]);
   }
 
   /// Q and what hooks ask of its rows, for a new tile.
   __device__ __forceinline__ void load_rows(const abi::WorkItem& item) {
     ptx::sync_block();  // the last tile's rows are no longer read
     load_query_tile<c, Keys, typename Shape::QueryRows>(p_, item, !Variant::kHasLogits && factor_.negative(), s_memory_ + Shape::kQueryAt);
+    if constexpr (kScalesQuery<c>) {
+      ptx::sync_block();
+      scale_query_tile<c, typename Shape::QueryRows>(s_memory_ + Shape::kQueryAt,
+                                                     reinterpret_cast<float*>(s_memory_ + Shape::kInverseAt));
+    }
     if constexpr (kKeepsRows<Variant>) describe_tile_rows<c, Variant>(p_, params_, item, s_memory_ + Shape::kRowsAt);
     ptx::sync_block();
   }
@@ -203,9 +217,27 @@ class Prefill {
         for (int n = 0; n < kKeyTiles; n += 2) {
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) {
-            ptx::mma_16x8x16<T>(s[t][n], a[from][i][t], b[from][n / 2][i][0]);
-            ptx::mma_16x8x16<T>(s[t][n + 1], a[from][i][t], b[from][n / 2][i][1]);
+            ptx::mma_16x8x16<KeyOperand>(s[t][n], a[from][i][t], b[from][n / 2][i][0]);
+            ptx::mma_16x8x16<KeyOperand>(s[t][n + 1], a[from][i][t], b[from][n / 2][i][1]);
           }
+        }
+      }
+    }
+    if constexpr (kScalesQuery<c>) unscale(s);
+  }
+
+  /// Products of rows that were multiplied by a power of two.
+  __device__ __forceinline__ void unscale(float (&s)[kRowTiles][kKeyTiles][4]) const {
+    const float* s_inverse = reinterpret_cast<const float*>(s_memory_ + Shape::kInverseAt) + first_row_ + lane_ / 4;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float inverse = s_inverse[16 * t + 8 * half];
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+          s[t][n][2 * half] *= inverse;
+          s[t][n][2 * half + 1] *= inverse;
         }
       }
     }
@@ -243,13 +275,13 @@ class Prefill {
     if constexpr (Variant::kSoftmax) {
       bool exceeds = false;
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) exceeds = exceeds_base(state_[t], s[t], factor_.to_base2) || exceeds;
+      for (int t = 0; t < kRowTiles; ++t) exceeds = exceeds_base<kShift>(state_[t], s[t], factor_.to_base2) || exceeds;
       if (ptx::any(exceeds)) {
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) {
           const float tops[2] = {top_of_row(s[t], 0), top_of_row(s[t], 1)};
           float correction[2];
-          if (raise_maxima(state_[t], tops, factor_.to_base2, correction)) correct_sums(correction, o_[t]);
+          if (raise_maxima<kShift>(state_[t], tops, factor_.to_base2, correction)) correct_sums(correction, o_[t]);
         }
       }
     }
@@ -276,6 +308,10 @@ class Prefill {
 
   /// Scores become weights, 16 keys at a time, so that their exponentials run beside the products of the 16 before.
   __device__ __forceinline__ void add_values(const u8* s_values, const u8* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) {
+    if constexpr (kScalesValues) {
+      const float correction = value_scale_.raise(largest_scale_of_keys<kKeyTiles>(s_scales));
+      if (correction != 1.0F) correct_all_sums(correction);
+    }
     const auto values = value_rows_.in(s_values);
     constexpr int kLoads = kKeyTiles / 2 * kValueLoads;  // of 16 keys by kTilesPerLoad * 8 dims
     constexpr int kAhead = min(2, kLoads - 1);
@@ -295,10 +331,10 @@ class Prefill {
           weigh(state_[t], s[t][n + 1], factor_.to_base2);
         }
         if constexpr (Stream::kValueScales) {
-          scale_keys(s_scales, n, s[t][n]);
-          scale_keys(s_scales, n + 1, s[t][n + 1]);
+          scale_keys(s_scales, n, kScalesValues ? value_scale_.inverse : 1.0F, s[t][n]);
+          scale_keys(s_scales, n + 1, kScalesValues ? value_scale_.inverse : 1.0F, s[t][n + 1]);
         }
-        pack_weights<T>(s[t][n], s[t][n + 1], a[t]);
+        pack_weights<ValueOperand>(s[t][n], s[t][n + 1], a[t]);
       }
 #pragma unroll
       for (int i = 0; i < kValueLoads; ++i) {
@@ -308,7 +344,7 @@ class Prefill {
         for (int j = 0; j < Values::kTilesPerLoad; ++j) {
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) {
-            ptx::mma_16x8x16<T>(o_[t][i * Values::kTilesPerLoad + j], a[t], b[load % (kAhead + 1)][j]);
+            ptx::mma_16x8x16<ValueOperand>(o_[t][i * Values::kTilesPerLoad + j], a[t], b[load % (kAhead + 1)][j]);
           }
         }
       }
@@ -317,14 +353,16 @@ class Prefill {
 
   /// Every eight rows are laid out in this warp's rows of Q (which have served), so that four lanes write a row in whole sectors.
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
-    const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
+    constexpr float kUnshift = 1.0F / static_cast<float>(1 << kShift);
     if (shared_) join_halves();
+    const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head) * kUnshift *
+                               (kScalesValues ? value_scale_.unit : 1.0F);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
       if (shared_ && warp_ % 2 != 0) break;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float l = sum_of_row(state_[t].l[half]);
+        const float l = sum_of_row(state_[t].l[half]) * kUnshift;
         ptx::sync_warp();
 #pragma unroll
         for (int run = 0; run < kSumTiles / Values::kTilesPerRun; ++run) {
@@ -335,7 +373,7 @@ class Prefill {
         }
         ptx::sync_warp();
         const int row = first_row_ + 16 * t + 8 * half + lane_ / 4;
-        const RowState state = {state_[t].m[half], l};
+        const RowState state = {state_[t].m[half] + kShift, l};
         end_tile_row<c, Variant>(p_, params_, item, min(row, item.row_count - 1), state, value_factor, quad_dims(row < item.row_count),
                                  [&](int dim, float(&x)[4]) { load_floats(staged(lane_ / 4, dim), x); });
       }
@@ -351,6 +389,14 @@ class Prefill {
     static_assert(kAtOnce >= 1 && kBytes >= ptx::kWarp * 16);
     Vec16* s_lane = reinterpret_cast<Vec16*>(s_memory_ + Shape::kQueryAt + warp_ / 2 * kBytes) + lane_;
     const bool gives = warp_ % 2 != 0;
+    if constexpr (kScalesValues) {  // the two have come to units of their own
+      ptx::sync_block();
+      if (lane_ == 0) reinterpret_cast<float*>(s_lane)[gives ? 1 : 0] = value_scale_.unit;
+      ptx::sync_block();
+      float units[2];
+      load_floats(reinterpret_cast<const float*>(s_lane - lane_), units);
+      correct_all_sums(value_scale_.raise(ptx::max_number(units[0], units[1])));
+    }
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
       FragmentState& state = state_[t];
@@ -419,6 +465,7 @@ class Prefill {
 
   float o_[kRowTiles][kSumTiles][4];
   FragmentState state_[kRowTiles];
+  ValueScale value_scale_;  // with kScalesValues
   ScoreFactor<c, Variant> factor_{};
 };
 

@@ -72,7 +72,8 @@ std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
   }
   const std::int64_t places = shape.threads * 8 * planes_of(request.spec) + shape.threads / 32 * 64;
   const bool keeps_rows = !request.program.mask.empty() || !request.program.logits.empty();
-  return ring + places + shape.tile_rows * row_stride(r.query) + (keeps_rows ? shape.tile_rows * 64 : 0) + 16;
+  const std::int64_t inverse = bits(request.spec.k_dtype) == 8 && request.spec.q_dtype == DType::bf16 ? 4 : 0;
+  return ring + places + shape.tile_rows * (row_stride(r.query) + inverse + (keeps_rows ? 64 : 0)) + 16;
 }
 
 bool fits(const CudaRequest& request, const Shape& shape) {
@@ -90,6 +91,16 @@ constexpr std::array<Shape, 7> kDecodeShapes = {{{kDecodeRows, 128, 2, 12},
                                                  {kDecodeRows, 128, 2, 2},
                                                  {kDecodeRows, 128, 1, 4},
                                                  {kDecodeRows, 128, 1, 2}}};
+/// Keys of 8 bits: what a step costs beside its bytes weighs double, so steps are twice as long, as far as that leaves several under way.
+constexpr std::array<Shape, 9> kDecodeShapes8 = {{{kDecodeRows, 128, 2, 12, 128},
+                                                  {kDecodeRows, 128, 2, 6, 128},
+                                                  {kDecodeRows, 128, 2, 4, 128},
+                                                  {kDecodeRows, 128, 2, 8},
+                                                  {kDecodeRows, 128, 2, 6},
+                                                  {kDecodeRows, 128, 2, 4},
+                                                  {kDecodeRows, 128, 2, 2},
+                                                  {kDecodeRows, 128, 1, 4},
+                                                  {kDecodeRows, 128, 1, 2}}};
 constexpr std::array<Shape, 5> kPrefillShapes = {
     {{128, 128, 2, 4, 64}, {128, 128, 2, 4, 32}, {128, 256, 1, 4, 64}, {128, 128, 1, 4, 32}, {64, 128, 1, 4, 32}}};
 /// O of more than 128 dims leaves a warp room for 16 rows.
@@ -112,7 +123,10 @@ Shape shape_of(const CudaRequest& request, int tile_class) {
     if (bits(request.spec.k_dtype) == 8) return tile_class == kSmall ? first(kWideSmallShapes8) : first(kWideLargeShapes8);
     return tile_class == kSmall ? first(kWideSmallShapes) : first(kWideLargeShapes);
   }
-  if (tile_class == kSmall) return first(kDecodeShapes);
+  if (tile_class == kSmall) {
+    const bool bytes = bits(request.spec.k_dtype) == 8 && bits(request.spec.v_dtype) == 8;
+    return bytes ? first(kDecodeShapes8) : first(kDecodeShapes);
+  }
   return request.spec.head_dim_vo > 128 ? first(kLongPrefillShapes) : first(kPrefillShapes);
 }
 
