@@ -268,8 +268,9 @@ inline std::vector<AttentionCase> dtype_cases() {
   // Rows of Q of every magnitude, zero among them, and rows whose elements are far apart.
   for (DType t : {DType::e4m3, DType::e5m2, DType::i8}) {
     AttentionCase c = make_case(fmt::format("kv_{}_query_magnitudes", girih::name(t)), make_spec(6, 2, 64),
-                                {"", {16, 1, 40, 1, 2}, {90, 150, 64, 1, 33}});
-    set_kv(c.spec, t, G::head, t, G::head);
+                                {"", {16, 1, 40, 12, 2}, {33, 150, 64, 35, 33}});
+    const G scale = t == DType::i8 ? G::token_head : G::head;
+    set_kv(c.spec, t, scale, t, scale);
     c.edit = [](const Site& site, double x) {
       if (site.plane != Plane::q) return x;
       constexpr std::array<double, 6> kMagnitudes{1, 0x1p-100, 0x1p-126, 0, 4, 0x1p-9};
