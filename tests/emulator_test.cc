@@ -565,6 +565,7 @@ TEST(Emulator, LdmatrixDealsOutRows) {
           const u32 base = 256 * i;
           if (r[i] != ((base + 8 * row + col) | (base + 8 * row + col + 1) << 16)) ++wrong;
           if (transposed[i] != ((base + 8 * col + row) | (base + 8 * (col + 1) + row) << 16)) ++wrong;
+          if (ptx::transpose_8x8(r[i]) != transposed[i]) ++wrong;
         }
       },
       {.num_threads = 32, .shared_bytes = 32 * 48});

@@ -109,6 +109,7 @@ extern "C" __global__ __launch_bounds__(64) void ptx_wrappers(const __grid_const
   u32 b[4];
   ptx::ldmatrix_x4(a, s + 16 * ptx::lane_idx());
   ptx::ldmatrix_x4_trans(b, s + 16 * ptx::lane_idx() + 512);
+  b[0] ^= ptx::transpose_8x8(b[1]);
   const u32 b_low[2] = {b[0], b[1] ^ v.x[0]};
   float c[4] = {};
   ptx::mma_16x8x16<MMA_TYPE>(c, a, b_low);

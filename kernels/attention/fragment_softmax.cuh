@@ -62,17 +62,29 @@ __device__ __forceinline__ void negate(float (&s)[kKeyTiles][4]) {
   }
 }
 
-/// Key tile `n` times the scales of its keys (token_head), which lie at s_scales.
-__device__ __forceinline__ void scale_keys(const u8* s_scales, int n, float (&s)[4]) {
+/// Key tile `n` times the scales of its keys (token_head), which lie at s_scales, and `factor`.
+__device__ __forceinline__ void scale_keys(const u8* s_scales, int n, float factor, float (&s)[4]) {
   float scale[2];
   load_floats(reinterpret_cast<const float*>(s_scales) + fragment_key(n, 0), scale);
 #pragma unroll
-  for (int j = 0; j < 4; ++j) s[j] *= scale[j & 1];
+  for (int j = 0; j < 4; ++j) s[j] *= scale[j & 1] * factor;
 }
 template <int kKeyTiles>
 __device__ __forceinline__ void scale_keys(const u8* s_scales, float (&s)[kKeyTiles][4]) {
 #pragma unroll
-  for (int n = 0; n < kKeyTiles; ++n) scale_keys(s_scales, n, s[n]);
+  for (int n = 0; n < kKeyTiles; ++n) scale_keys(s_scales, n, 1.0F, s[n]);
+}
+/// The largest magnitude of the scales of this lane's keys.
+template <int kKeyTiles>
+__device__ __forceinline__ float largest_scale_of_keys(const u8* s_scales) {
+  float largest = 0.0F;
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+    float scale[2];
+    load_floats(reinterpret_cast<const float*>(s_scales) + fragment_key(n, 0), scale);
+    largest = ptx::max_number(largest, ptx::max_number(abs(scale[0]), abs(scale[1])));
+  }
+  return largest;
 }
 
 /// The part of a plane's scales that is common to a head's keys and stays out of the products.
@@ -163,19 +175,22 @@ __device__ __forceinline__ float top_of_row(const float (&s)[kKeyTiles][4], int 
 /// A row's base need not be its maximum: as long as scores are at most 2^kSlack times above it, weights stay small enough for f16 and lose
 /// nothing, since all is relative. So it is raised (and what has been summed corrected) a few times a tile only.
 constexpr float kSlack = 8.0F;
-/// Whether a score of this lane is too far above its row's base.
-template <int kKeyTiles>
+/// Whether a score of this lane is too far above its row's base. kShift: see raise_maxima.
+template <int kShift = 0, int kKeyTiles>
 __device__ __forceinline__ bool exceeds_base(const FragmentState& state, const float (&s)[kKeyTiles][4], float factor) {
-  return top_of_lane(s, 0) * factor > state.m[0] + kSlack || top_of_lane(s, 1) * factor > state.m[1] + kSlack;
+  constexpr float kRoom = kSlack + kShift;
+  return top_of_lane(s, 0) * factor > state.m[0] + kRoom || top_of_lane(s, 1) * factor > state.m[1] + kRoom;
 }
 
 /// Raises the maxima to `tops`, which `factor` > 0 brings to base-2 units, and the sums with them. `correction`: the factor of all that has
-/// been summed so far; true where some lane's is not 1.
+/// been summed so far; true where some lane's is not 1. kShift: maxima are kept lowered by it, so that weights are up to 2^kShift, and up to
+/// 2^(kShift + kSlack) in the end.
+template <int kShift = 0>
 __device__ __forceinline__ bool raise_maxima(FragmentState& state, const float (&tops)[2], float factor, float (&correction)[2]) {
   bool changed = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float raised = ptx::max_number(state.m[half], tops[half] * factor);
+    const float raised = ptx::max_number(state.m[half], tops[half] * factor - kShift);
     changed = changed || raised != state.m[half];
     correction[half] = exp2_approx(state.m[half] - base_of(raised));
     state.m[half] = raised;
@@ -229,6 +244,25 @@ __device__ __forceinline__ void pack_weights(const float (&low)[4], const float 
   a[3] = pack<T>(high[2], high[3]);
 }
 
+/// The unit of a warp's sums where weights carry scales of V's keys (token_head) and must fit f16: a power of two that no scale so far
+/// exceeds. The scales are multiplied by its inverse.
+struct ValueScale {
+  float unit = 0x1p-126F;
+  float inverse = 0x1p126F;
+
+  /// `largest`: of this lane's next scales, magnitudes. Returns the factor of all that has been summed so far, the same for all lanes.
+  __device__ __forceinline__ float raise(float largest) {
+    if (!ptx::any(largest > unit)) return 1.0F;
+#pragma unroll
+    for (int lanes = 1; lanes < ptx::kWarp; lanes *= 2) largest = ptx::max_number(largest, ptx::shuffle_xor(largest, lanes));
+    const u32 power = min((bits_of(largest) + 0x007fffffU) & 0x7f800000U, bits_of(0x1p126F));
+    const float correction = unit * float_of(bits_of(0x1p127F) - power);
+    unit = float_of(power);
+    inverse = float_of(bits_of(0x1p127F) - power);
+    return correction;
+  }
+};
+
 /// The factor that brings raw products to base-2 units, without its sign; see signed_factor.
 template <Config c, class Variant>
 struct ScoreFactor {
@@ -237,9 +271,17 @@ struct ScoreFactor {
 
   static __device__ __forceinline__ ScoreFactor make(const Args& p, const abi::SegmentArg& segment, i32 kv_head) {
     const float raw = p.score_factor * common_scale<c.k_scale>(segment.k, kv_head);
-    if constexpr (Variant::kHasLogits || !Variant::kSoftmax) return {raw, kLog2E};
+    if constexpr (!kOfProducts) return {raw, kLog2E};
     const float magnitude = abs(raw);
     return {raw, magnitude < 0x1p-126F ? 0x1p-126F : magnitude};  // 0 would make NaN of a hidden key's -inf
+  }
+  /// Whether raw products meet to_base2 themselves.
+  static constexpr bool kOfProducts = !Variant::kHasLogits && Variant::kSoftmax;
+  /// The factor (to_base2 with kOfProducts, else raw) for products that must be multiplied by `inverse`, a power of two, besides.
+  __device__ __forceinline__ float of_row(float inverse) const {
+    if constexpr (!kOfProducts) return raw * inverse;
+    const float magnitude = abs(raw) * inverse;
+    return magnitude < 0x1p-126F ? 0x1p-126F : (magnitude < 0x1.fffffep127F ? magnitude : 0x1.fffffep127F);
   }
   /// Whether scores must change their sign before they meet to_base2.
   __device__ __forceinline__ bool negative() const { return raw < 0.0F; }

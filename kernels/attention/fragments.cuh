@@ -16,6 +16,22 @@
 
 namespace girih::attention {
 
+/// The type of the operands in Q K^T. Codes of 8 bits are exact in f16, which they reach by fewer instructions than bf16; Q of bf16 follows
+/// with a power of two of its own for each row (query_fragments.cuh).
+template <Config c>
+constexpr Type kKeyOperand = bits(c.k_type) == 8 ? Type::f16 : c.q_type;
+template <Config c>
+constexpr bool kScalesQuery = kKeyOperand<c> == Type::f16 && c.q_type == Type::bf16;
+
+/// Likewise in P V. Weights of a softmax are at most 1 (and see ValueScale); they are taken times 2^kWeightShift, so that those of 2^-29 and
+/// more keep all their bits in f16. Sums carry the factor along.
+template <Config c, class Variant>
+constexpr bool kShiftsWeights = bits(c.v_type) == 8 && Variant::kSoftmax;
+template <Config c, class Variant>
+constexpr Type kValueOperand = kShiftsWeights<c, Variant> ? Type::f16 : c.q_type;
+template <Config c, class Variant>
+constexpr int kWeightShift = kShiftsWeights<c, Variant> ? 15 : 0;
+
 /// Dims that one 16-byte chunk of a row holds.
 __device__ constexpr int chunk_dims(Type t) { return 128 / bits(t); }
 
@@ -153,6 +169,8 @@ struct ValueFragments {
     }
   }
 
+  /// First of the kTilesPerRun neighbouring dims that column `column` of the tiles of run `run` holds.
+  static __device__ __forceinline__ int column_dim(int run, int column) { return (8 * run + column) * kTilesPerRun; }
   static constexpr int kRuns = kTiles / kTilesPerRun;
   /// First dim of this lane's run `run`.
   static __device__ __forceinline__ int run_dim(int run, int pair) { return run * 4 * kRun + pair * kRun; }

@@ -47,7 +47,7 @@ struct StreamShape {
   static constexpr int kPlacesAt = kScalesAt + kSlots * kSlotScaleBytes;
   static constexpr int kPlaceBytes = kSharedPlaces ? kPlanes * ptx::kWarp * 8 + 64 : 0;  // a warp's, and its KeyStream::Next
   static constexpr int kRingBytes = kPlacesAt + kWarps * kPlaceBytes;
-  static_assert(kRows >= 8 && kRows <= 16);
+  static_assert(kRows == 8 || kRows == 16 || kRows == 32);
   static_assert(kSlots % kTilesPerStep == 0);  // a slot holds K always or V always
 };
 
@@ -162,7 +162,7 @@ class KeyStream {
     ptx::cp_async_commit();
   }
   __device__ __forceinline__ void end_step() {
-    if (++step_ == steps_) look_up();
+    if (Shape::kLookupSteps == 1 || ptx::any(++step_ == steps_)) look_up();
   }
 
   /// The keys that are looked up next. Registers are dear where places are shared, and this is rarely looked at.
@@ -225,14 +225,15 @@ class KeyStream {
     if (segment.page_size.divisor != 0) page_ = segment.kv_indices[next.table_begin + divide(static_cast<u32>(key), segment.page_size)];
   }
 
-  /// The keys whose pages have been asked for are the next steps'; then the same for those after them.
+  /// The keys whose pages have been asked for are the next steps'; then the same for those after them. What branches depend on is the same in
+  /// all lanes, and votes and a shuffle tell the compiler so: else it guards each shuffle against lanes that went another way.
   __device__ __forceinline__ void look_up() {
     Next next = this->next();
     step_ = 0;
     steps_ = 0;  // is never reached
     fast_ = kNothing;
-    if (next.num_items == 0) return;
-    fast_ = next.fast;
+    if (!ptx::any(next.num_items != 0)) return;
+    fast_ = ptx::shuffle(next.fast, 0);
     segment_ = next.segment;
     steps_ = min(Shape::kLookupSteps, (next.kv_end - next.key + Shape::kStepKeys - 1) / Shape::kStepKeys);
     const abi::SegmentArg& segment = p_.segments[segment_];

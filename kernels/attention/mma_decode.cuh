@@ -1,9 +1,11 @@
 // Decode with tensor cores: up to 16 packed rows (query tokens x the heads of a KV head) against many keys, bound by memory. The rows are
-// one operand kept in registers; each warp streams its own 16 keys of every step of 64 through its own rows of the ring, with its own
-// softmax state, so that the loop has no barrier of the block. The warps' states meet in shared memory where a tile (or chunk) ends.
+// the columns of both products (K Q^T and V^T P^T), eight to an operand, and the second eight cost nothing where a tile has none. Q stays in
+// registers; each warp streams its own keys of every step (16 of 64, or 32 of 128) through its own rows of the ring, with its own softmax
+// state, so that the loop has no barrier of the block. The warps' states meet in shared memory where a tile (or chunk) ends.
 // The ring goes on over items: while a tile ends, the next one's keys are coming.
 #pragma once
 
+#include "attention/column_scores.cuh"
 #include "attention/config.cuh"
 #include "attention/fragment_softmax.cuh"
 #include "attention/fragments.cuh"
@@ -28,7 +30,7 @@ struct DecodeShape {
   static constexpr int kStatesAt = kExchangeAt + kWarps * kHalfRows * kExchangeStride * 4;
   static constexpr int kLastAt = kStatesAt + kWarps * 16 * 8;
   static constexpr int kSharedBytes = kLastAt + 16;
-  static_assert(StreamShape<c>::kRows == 16 && c.tile_rows <= 16);
+  static_assert(StreamShape<c>::kRows % 16 == 0 && c.tile_rows <= 16);
 };
 
 template <Config c, class Variant>
@@ -36,9 +38,13 @@ class Decode {
  public:
   using Stream = StreamShape<c>;
   using Shape = DecodeShape<c>;
-  using T = Storage<c.q_type>;
-  using Keys = KeyFragments<c.k_type, c.q_type, Stream::kKeyBytes>;
-  using Values = ValueFragments<c.v_type, c.q_type, Stream::kValueBytes>;
+  using KeyOperand = Storage<kKeyOperand<c>>;
+  using ValueOperand = Storage<kValueOperand<c, Variant>>;
+  using Keys = KeyFragments<c.k_type, kKeyOperand<c>, Stream::kKeyBytes>;
+  using Values = ValueFragments<c.v_type, kValueOperand<c, Variant>, Stream::kValueBytes>;
+  static constexpr int kGroups = Stream::kRows / 16;  // of 16 keys
+  static constexpr int kShift = kWeightShift<c, Variant>;
+  static constexpr bool kScalesValues = Stream::kValueScales && kShift > 0;
   // With V a view of K the tile's last dims are not V's.
   static constexpr int kValueTiles = round_up(c.head_dim_vo, 4 * Values::kRun) / 8;
   static constexpr int kValueLoads = (kValueTiles + Values::kTilesPerLoad - 1) / Values::kTilesPerLoad;
@@ -78,17 +84,17 @@ class Decode {
       }
       const int first = begin + warp_ * Stream::kRows;
       const bool has_keys = works && first < range.end;  // else all of this warp's keys lie past the end
-      float s[2][4] = {};
+      float s[kGroups][2][4];
       const u8* s_rows = s_memory_;
       if (works) s_rows = wait_for_rows<typename Stream::KeyRows>();
-      if (has_keys) scores(s_rows, s);
+      if (has_keys) in_halves([&](auto halves) { scores<halves.kCount>(s_rows, s); });
       if constexpr (!c.v_is_k) {
         if (works) leave_slot();
         stream.issue_keys();
       }
-      if (has_keys) weigh_scores(*item, range, begin, first, s);
+      if (has_keys) in_halves([&](auto halves) { weigh_scores<halves.kCount>(*item, range, begin, first, s); });
       if (!c.v_is_k && works) s_rows = wait_for_rows<typename Stream::ValueRows>();
-      if (has_keys) add_values(s_rows, s);
+      if (has_keys) in_halves([&](auto halves) { add_values<halves.kCount>(s_rows, s); });
       if (works) leave_slot();
       if constexpr (c.v_is_k) {
         stream.issue_keys();
@@ -108,20 +114,67 @@ class Decode {
     if (is_last(item) || is_chunk(item)) end_tile(item);
   }
 
+  template <int kHalves>
+  struct Halves {
+    static constexpr int kCount = kHalves;
+  };
+  /// `work` for the halves of eight rows that the tile has.
+  template <class Work>
+  __device__ __forceinline__ void in_halves(const Work& work) {
+    if (wide_) {
+      work(Halves<2>{});
+    } else {
+      work(Halves<1>{});
+    }
+  }
+
   __device__ __forceinline__ void begin_item(const abi::WorkItem& item) {
-    if (is_first(item)) load_query_fragments<c, Keys>(p_, item, q_);
+    if (is_first(item)) {
+      wide_ = item.row_count > 8;
+      load_query_fragments<c, Keys>(p_, item, q_);
+      if constexpr (kScalesQuery<c>) {
+        float inverse[2];  // of rows group and group + 8
+        scale_query_fragments<c>(q_, inverse);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) inverse_[i / 2][i % 2] = ptx::shuffle(inverse[i / 2], 4 * (2 * (lane_ % 4) + i % 2));
+      }
+    }
     if (is_first(item) || is_chunk(item)) clear();
     described_ = described_ && !is_first(item);
     if constexpr (kLogitsRead<Variant>) describe(item);
     factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
+    if constexpr (kScalesQuery<c>) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) row_factors_[i / 2][i % 2] = factor_.of_row(inverse_[i / 2][i % 2]);
+    }
   }
 
-  __device__ __forceinline__ void clear() { clear_sums(state_, o_); }
+  __device__ __forceinline__ void clear() {
+    value_scale_ = {};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      state_[h] = empty_columns<kShift>();
+#pragma unroll
+      for (int n = 0; n < kSumTiles / 2; ++n) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) o_[h][n][j] = 0.0F;
+      }
+    }
+  }
 
   __device__ __forceinline__ void describe(const abi::WorkItem& item) {
     if (described_) return;
     described_ = true;
-    describe_fragment_rows<c, Variant>(p_, params_, item, 0, mask_rows_, logits_rows_);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      describe_two_rows<c, Variant>(p_, params_, item, 8 * h + 2 * (lane_ % 4), 1, mask_rows_[h], logits_rows_[h]);
+    }
+  }
+
+  /// What raw products of row 2 pair + r of half h are multiplied by: for the logits hook, or to base-2 units.
+  __device__ __forceinline__ float raw_factor(int h, int r) const { return kScalesQuery<c> ? row_factors_[h][r] : factor_.raw; }
+  __device__ __forceinline__ float base2_factor(int h, int r) const {
+    return kScalesQuery<c> && factor_.kOfProducts ? row_factors_[h][r] : factor_.to_base2;
   }
 
   /// This warp's keys in the slot at work, once they have landed.
@@ -136,19 +189,33 @@ class Decode {
     slot_ = slot_ + 1 == Stream::kSlots ? 0 : slot_ + 1;
   }
 
-  __device__ __forceinline__ void scores(const u8* s_rows, float (&s)[2][4]) const {
+  template <int kHalves>
+  __device__ __forceinline__ void scores(const u8* s_rows, float (&s)[kGroups][2][4]) const {
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) s[g][h][0] = s[g][h][1] = s[g][h][2] = s[g][h][3] = 0.0F;
+    }
     const auto rows = key_rows_.in(s_rows);
 #pragma unroll
     for (int load = 0; load < Keys::kSteps / Keys::kStepsPerLoad; ++load) {
-      u32 b[Keys::kStepsPerLoad][2][2];
-      Keys::load(rows, own_scales<Stream::kKeyScaleBytes>(), 0, load, b);
 #pragma unroll
-      for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
-        ptx::mma_16x8x16<T>(s[0], q_[load * Keys::kStepsPerLoad + i], b[i][0]);
-        ptx::mma_16x8x16<T>(s[1], q_[load * Keys::kStepsPerLoad + i], b[i][1]);
+      for (int g = 0; g < kGroups; ++g) {
+        u32 keys[Keys::kStepsPerLoad][2][2];
+        Keys::load(rows, own_scales<Stream::kKeyScaleBytes>(), 2 * g, load, keys);
+#pragma unroll
+        for (int i = 0; i < Keys::kStepsPerLoad; ++i) {
+          const u32 a[4] = {keys[i][0][0], keys[i][1][0], keys[i][0][1], keys[i][1][1]};
+#pragma unroll
+          for (int h = 0; h < kHalves; ++h) {
+            const u32(&q)[4] = q_[load * Keys::kStepsPerLoad + i];
+            const u32 b[2] = {q[h], q[2 + h]};
+            ptx::mma_16x8x16<KeyOperand>(s[g][h], a, b);
+          }
+        }
       }
     }
-    if constexpr (Stream::kKeyScales) scale_keys(own_scales<Stream::kKeyScaleBytes>(), s);
+    if constexpr (Stream::kKeyScales) scale_columns<kHalves>(own_scales<Stream::kKeyScaleBytes>(), 1.0F, s);
   }
 
   /// Scales of this warp's keys in the slot at work.
@@ -158,51 +225,105 @@ class Decode {
   }
 
   /// Raw scores become weights; what has been summed is brought to the new maximum.
-  __device__ __forceinline__ void weigh_scores(const abi::WorkItem& item, const StepRange& range, int begin, int first, float (&s)[2][4]) {
+  template <int kHalves>
+  __device__ __forceinline__ void weigh_scores(const abi::WorkItem& item, const StepRange& range, int begin, int first,
+                                               float (&s)[kGroups][2][4]) {
     if constexpr (Variant::kHasLogits) {
       const FragmentKeys columns = {range.positions, first, range.end};
 #pragma unroll
-      for (int half = 0; half < 2; ++half) apply_logits<Variant>(params_, logits_rows_[half], half, columns, factor_.raw, s);
+      for (int i = 0; i < 2 * kHalves; ++i) {
+        apply_logits_to_column<Variant>(params_, logits_rows_[i / 2][i % 2], i / 2, i % 2, columns, raw_factor(i / 2, i % 2), s);
+      }
     } else if (factor_.negative()) {
-      negate(s);
+      negate_columns<kHalves>(s);
     }
     if (Variant::kHasMask && !range.all_visible(begin, Stream::kStepKeys)) {
       describe(item);
       const FragmentKeys columns = {key_list(p_, item), first, range.end};
 #pragma unroll
-      for (int half = 0; half < 2; ++half) hide_masked<Variant>(params_, mask_rows_[half], half, columns, s);
+      for (int i = 0; i < 2 * kHalves; ++i) hide_masked_column<Variant>(params_, mask_rows_[i / 2][i % 2], i / 2, i % 2, columns, s);
     }
-    if (range.end - first < Stream::kRows) hide_past_end<Variant>(s, range.end - first);
+    if (range.end - first < Stream::kRows) hide_columns_past_end<Variant, kHalves>(s, range.end - first);
     if constexpr (Variant::kSoftmax) {
-      const float tops[2] = {top_of_row(s, 0), top_of_row(s, 1)};
-      float correction[2];
-      if (raise_maxima(state_, tops, factor_.to_base2, correction)) correct_sums(correction, o_);
-      weigh(state_, s[0], factor_.to_base2);
-      weigh(state_, s[1], factor_.to_base2);
+      raise_maxima<kHalves>(s);
+#pragma unroll
+      for (int i = 0; i < 2 * kHalves; ++i) weigh_column(state_[i / 2], i % 2, base2_factor(i / 2, i % 2), i / 2, s);
     }
   }
 
-  __device__ __forceinline__ void add_values(const u8* s_rows, float (&s)[2][4]) {
-    if constexpr (Stream::kValueScales) scale_keys(own_scales<Stream::kValueScaleBytes>(), s);
-    u32 weights[4];
-    pack_weights<T>(s[0], s[1], weights);
+  /// Nearly always no score exceeds its row's maximum, which each lane sees of its own scores.
+  template <int kHalves>
+  __device__ __forceinline__ void raise_maxima(const float (&s)[kGroups][2][4]) {
+    float tops[2][2];
+    bool higher = false;
+#pragma unroll
+    for (int i = 0; i < 2 * kHalves; ++i) {
+      float& top = tops[i / 2][i % 2];
+      top = top_of_column(s, i / 2, i % 2) * base2_factor(i / 2, i % 2);
+      higher = higher || top > state_[i / 2].m[i % 2];
+    }
+    if (!ptx::any(higher)) return;
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+      const float correction0 = raise_column<kShift>(state_[h], 0, tops[h][0]);
+      correct_columns(h, correction0, raise_column<kShift>(state_[h], 1, tops[h][1]));
+    }
+  }
+
+  /// The sums of the lane's two rows of half h.
+  __device__ __forceinline__ void correct_columns(int h, float correction0, float correction1) {
+#pragma unroll
+    for (int n = 0; n < kSumTiles / 2; ++n) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) o_[h][n][j] *= j % 2 == 0 ? correction0 : correction1;
+    }
+  }
+
+  template <int kHalves>
+  __device__ __forceinline__ void add_values(const u8* s_rows, float (&s)[kGroups][2][4]) {
+    if constexpr (Stream::kValueScales) {
+      const u8* s_scales = own_scales<Stream::kValueScaleBytes>();
+      if constexpr (kScalesValues) {
+        const float correction = value_scale_.raise(largest_scale_of_columns<kGroups>(s_scales));
+        if (correction != 1.0F) {
+#pragma unroll
+          for (int h = 0; h < kHalves; ++h) correct_columns(h, correction, correction);
+        }
+      }
+      scale_columns<kHalves>(s_scales, kScalesValues ? value_scale_.inverse : 1.0F, s);
+    }
+    u32 weights[kGroups][kHalves][2];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) pack_columns<ValueOperand>(s[g][h], weights[g][h]);
+    }
     const auto rows = value_rows_.in(s_rows);
 #pragma unroll
     for (int load = 0; load < kValueLoads; ++load) {
-      u32 b[Values::kTilesPerLoad][2];
-      Values::load(rows, own_scales<Stream::kValueScaleBytes>(), 0, load, b);
 #pragma unroll
-      for (int i = 0; i < Values::kTilesPerLoad; ++i) ptx::mma_16x8x16<T>(o_[load * Values::kTilesPerLoad + i], weights, b[i]);
+      for (int g = 0; g < kGroups; ++g) {
+        u32 values[Values::kTilesPerLoad][2];
+        Values::load(rows, own_scales<Stream::kValueScaleBytes>(), 2 * g, load, values);
+#pragma unroll
+        for (int i = 0; i < Values::kTilesPerLoad; i += 2) {
+          const u32 a[4] = {values[i][0], values[i + 1][0], values[i][1], values[i + 1][1]};
+#pragma unroll
+          for (int h = 0; h < kHalves; ++h) {
+            ptx::mma_16x8x16<ValueOperand>(o_[h][(load * Values::kTilesPerLoad + i) / 2], a, weights[g][h]);
+          }
+        }
+      }
     }
   }
 
   // -------------------------------------------------------------------------------------------------------------- the end of a tile
 
   __device__ __forceinline__ float* states() const { return reinterpret_cast<float*>(s_memory_ + Shape::kStatesAt); }
-  /// Where dim `dim` of row `row` (0..7) of warp `warp`'s sums goes: eight dims stay together, rows lie in different banks.
+  /// Where dim `dim` of row `row` (0..7) of warp `warp`'s sums goes: eight dims stay together, every second row lies in other banks.
   __device__ __forceinline__ float* exchange(int warp, int row, int dim) const {
     float* s_sums = reinterpret_cast<float*>(s_memory_ + Shape::kExchangeAt);
-    return s_sums + (warp * Shape::kHalfRows + row) * Shape::kExchangeStride + (dim ^ (row & 3) * 8);
+    return s_sums + (warp * Shape::kHalfRows + row) * Shape::kExchangeStride + (dim ^ (row & 6) * 4);
   }
 
   /// A row's state over all warps.
@@ -218,14 +339,15 @@ class Decode {
 
   /// All warps' states become one, which is written (or folded into the tile's chunks so far).
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
+    constexpr float kUnshift = 1.0F / static_cast<float>(1 << kShift);
     const int group = lane_ / 4;
     const int pair = lane_ % 4;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float l = sum_of_row(state_.l[half]);
-      if (pair == 0) {
-        float* s_state = states() + warp_ * 32 + 2 * (group + 8 * half);
-        s_state[0] = state_.m[half];
+    for (int i = 0; i < 4; ++i) {
+      const float l = sum_of_column(state_[i / 2].l[i % 2]) * kUnshift;
+      if (group == 0) {
+        float* s_state = states() + warp_ * 32 + 2 * (8 * (i / 2) + 2 * pair + i % 2);
+        s_state[0] = state_[i / 2].m[i % 2];
         s_state[1] = l;
       }
     }
@@ -234,16 +356,23 @@ class Decode {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (8 * half >= item.row_count) break;
-      float own = 1.0F;
-      if constexpr (Variant::kSoftmax) own = exp2_approx(state_.m[half] - base_of(joint_state(group + 8 * half).m));
 #pragma unroll
-      for (int run = 0; run < kSumTiles / Values::kTilesPerRun; ++run) {
-        float x[Values::kRun];
-        Values::take_run(o_, run, half, x);
+      for (int r = 0; r < 2; ++r) {
+        const int row = 2 * pair + r;
+        float own = 1.0F;
+        if constexpr (Variant::kSoftmax) own = exp2_approx(state_[half].m[r] - base_of(joint_state(8 * half + row).m)) * kUnshift;
+        if constexpr (kScalesValues) own *= value_scale_.unit;
 #pragma unroll
-        for (int i = 0; i < Values::kRun; ++i) x[i] *= own;
-        const int dim = Values::run_dim(run, pair);
-        if (dim < c.head_dim_vo) store_floats(exchange(warp_, group, dim), x);
+        for (int run = 0; run < kSumTiles / Values::kTilesPerRun; ++run) {
+          float x[Values::kTilesPerRun];
+#pragma unroll
+          for (int i = 0; i < Values::kTilesPerRun; ++i) {
+            const int tile = run * Values::kTilesPerRun + i;
+            x[i] = o_[half][tile / 2][tile % 2 * 2 + r] * own;
+          }
+          const int dim = Values::column_dim(run, group);
+          if (dim < c.head_dim_vo) store_floats(exchange(warp_, row, dim), x);
+        }
       }
       ptx::sync_block();
 #pragma unroll 1
@@ -276,12 +405,15 @@ class Decode {
   int slot_ = 0;
 
   u32 q_[Keys::kSteps][4];
-  float o_[kSumTiles][4];
-  FragmentState state_;
+  float o_[2][kSumTiles / 2][4];  // a value tile of 16 dims by the rows of a half
+  ColumnState state_[2];
+  ValueScale value_scale_;  // with kScalesValues
   ScoreFactor<c, Variant> factor_{};
+  float inverse_[2][2], row_factors_[2][2];  // with kScalesQuery
+  bool wide_ = false;                        // the tile has rows in its second half
   bool described_ = false;
-  typename Variant::MaskRow mask_rows_[2];
-  typename Variant::LogitsRow logits_rows_[2];
+  typename Variant::MaskRow mask_rows_[2][2];
+  typename Variant::LogitsRow logits_rows_[2][2];
 };
 
 template <Config c, class Variant>

@@ -29,7 +29,7 @@ constexpr bool kKeepsRows = Variant::kHasMask || kLogitsRead<Variant>;
 template <Config c, class Variant>
 struct PrefillShape {
   using Stream = StreamShape<c>;
-  using Keys = KeyFragments<c.k_type, c.q_type, Stream::kKeyBytes>;
+  using Keys = KeyFragments<c.k_type, kKeyOperand<c>, Stream::kKeyBytes>;
   static constexpr int kWarps = c.threads / ptx::kWarp;
   static constexpr int kWarpRows = c.tile_rows / kWarps;
   static constexpr int kRowTiles = kWarpRows / 16;
@@ -37,9 +37,11 @@ struct PrefillShape {
   using QueryRows = tile::SharedRows<Keys::kSteps * 32>;
   static constexpr int kWarpQueryBytes = QueryRows::bytes(kWarpRows);
   static constexpr int kWarpRowBytes = kKeepsRows<Variant> ? kWarpRows * static_cast<int>(sizeof(RowVars)) : 0;
-  // Shared memory: the ring, every warp's Q, what hooks know of its rows, the ring's barriers, a word for arrive().
+  // Shared memory: the ring, every warp's Q, the inverse scales of its rows, what hooks know of them, the ring's barriers, a word for
+  // arrive().
   static constexpr int kQueryAt = Stream::kRingBytes;
-  static constexpr int kRowsAt = kQueryAt + kWarps * kWarpQueryBytes;
+  static constexpr int kInverseAt = kQueryAt + kWarps * kWarpQueryBytes;
+  static constexpr int kRowsAt = kInverseAt + (kScalesQuery<c> ? c.tile_rows * 4 : 0);
   static constexpr int kBarriersAt = kRowsAt + kWarps * kWarpRowBytes;
   static constexpr int kLastAt = kBarriersAt + kRingSteps * 16;
   static constexpr int kSharedBytes = kLastAt + 16;
@@ -54,13 +56,16 @@ class Prefill {
  public:
   using Stream = StreamShape<c>;
   using Shape = PrefillShape<c, Variant>;
-  using T = Storage<c.q_type>;
+  using KeyOperand = Storage<kKeyOperand<c>>;
+  using ValueOperand = Storage<kValueOperand<c, Variant>>;
   using Keys = typename Shape::Keys;
-  using Values = ValueFragments<c.v_type, c.q_type, Stream::kValueBytes>;
+  using Values = ValueFragments<c.v_type, kValueOperand<c, Variant>, Stream::kValueBytes>;
   static constexpr int kValueLoads = (c.head_dim_vo + 8 * Values::kTilesPerLoad - 1) / (8 * Values::kTilesPerLoad);
   static constexpr int kSumTiles = kValueLoads * Values::kTilesPerLoad;
   static constexpr int kKeyTiles = 4;  // of scores at once
   static constexpr int kRowTiles = Shape::kRowTiles;
+  static constexpr int kShift = kWeightShift<c, Variant> > 0 ? kWeightShift<c, Variant> - static_cast<int>(kSlack) : 0;
+  static constexpr bool kScalesValues = Stream::kValueScales && kShift > 0;
 
   __device__ __forceinline__ Prefill(const Args& p, const typename Variant::Params& params, u8* s_memory)
       : p_(p),
@@ -92,6 +97,7 @@ class Prefill {
       if (item.row_count == 0) continue;
       prefetch_merges(p_, item);
       begin_item(item);
+      if (at + 1 != items.end) prefetch_query_rows<c, Shape::kWarpRows>(p_, at[1], warp_ * Shape::kWarpRows);
       const StepRange range = step_range<Variant>(p_, item);
       int begin = item.kv_begin;
 #pragma unroll 1
@@ -194,10 +200,18 @@ class Prefill {
   }
 
   __device__ __forceinline__ void clear() {
+    value_scale_ = {};
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) clear_sums(state_[t], o_[t]);
   }
+  __device__ __forceinline__ void correct_all_sums(float correction) {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) correct_sums({correction, correction}, o_[t]);
+  }
 
+  __device__ __forceinline__ float* own_inverse() const {
+    return reinterpret_cast<float*>(s_memory_ + Shape::kInverseAt) + warp_ * Shape::kWarpRows;
+  }
   __device__ __forceinline__ u8* own_query() const { return s_memory_ + Shape::kQueryAt + warp_ * Shape::kWarpQueryBytes; }
 
   /// This warp's rows of Q, and what hooks ask of them, for a new tile.
@@ -205,6 +219,10 @@ class Prefill {
     ptx::sync_warp();  // the last tile's rows are no longer read
     load_query_rows<c, Keys, typename Shape::QueryRows, Shape::kWarpRows>(p_, item, first_row_, !Variant::kHasLogits && factor_.negative(),
                                                                           own_query());
+    if constexpr (kScalesQuery<c>) {
+      ptx::sync_warp();
+      scale_query_rows<c, typename Shape::QueryRows, Shape::kWarpRows>(own_query(), own_inverse());
+    }
     if constexpr (kKeepsRows<Variant>) {
       describe_rows<c, Variant, Shape::kWarpRows>(p_, params_, item, first_row_,
                                                   s_memory_ + Shape::kRowsAt + warp_ * Shape::kWarpRowBytes);
@@ -249,9 +267,27 @@ class Prefill {
         for (int n = 0; n < kKeyTiles; n += 2) {
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) {
-            ptx::mma_16x8x16<T>(s[t][n], a[from][i][t], b[from][n / 2][i][0]);
-            ptx::mma_16x8x16<T>(s[t][n + 1], a[from][i][t], b[from][n / 2][i][1]);
+            ptx::mma_16x8x16<KeyOperand>(s[t][n], a[from][i][t], b[from][n / 2][i][0]);
+            ptx::mma_16x8x16<KeyOperand>(s[t][n + 1], a[from][i][t], b[from][n / 2][i][1]);
           }
+        }
+      }
+    }
+    if constexpr (kScalesQuery<c>) unscale(s);
+  }
+
+  /// Products of rows that were multiplied by a power of two.
+  __device__ __forceinline__ void unscale(float (&s)[kRowTiles][kKeyTiles][4]) const {
+    const float* s_inverse = own_inverse() + lane_ / 4;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float inverse = s_inverse[16 * t + 8 * half];
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+          s[t][n][2 * half] *= inverse;
+          s[t][n][2 * half + 1] *= inverse;
         }
       }
     }
@@ -289,13 +325,13 @@ class Prefill {
     if constexpr (Variant::kSoftmax) {
       bool exceeds = false;
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) exceeds = exceeds_base(state_[t], s[t], factor_.to_base2) || exceeds;
+      for (int t = 0; t < kRowTiles; ++t) exceeds = exceeds_base<kShift>(state_[t], s[t], factor_.to_base2) || exceeds;
       if (ptx::any(exceeds)) {
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) {
           const float tops[2] = {top_of_row(s[t], 0), top_of_row(s[t], 1)};
           float correction[2];
-          if (raise_maxima(state_[t], tops, factor_.to_base2, correction)) correct_sums(correction, o_[t]);
+          if (raise_maxima<kShift>(state_[t], tops, factor_.to_base2, correction)) correct_sums(correction, o_[t]);
         }
       }
     }
@@ -322,6 +358,10 @@ class Prefill {
 
   /// Scores become weights, 16 keys at a time, so that their exponentials run beside the products of the 16 before.
   __device__ __forceinline__ void add_values(const u8* s_values, const u8* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) {
+    if constexpr (kScalesValues) {
+      const float correction = value_scale_.raise(largest_scale_of_keys<kKeyTiles>(s_scales));
+      if (correction != 1.0F) correct_all_sums(correction);
+    }
     const auto values = value_rows_.in(s_values);
     constexpr int kLoads = kKeyTiles / 2 * kValueLoads;  // of 16 keys by kTilesPerLoad * 8 dims
     constexpr int kAhead = min(2, kLoads - 1);
@@ -341,10 +381,10 @@ class Prefill {
           weigh(state_[t], s[t][n + 1], factor_.to_base2);
         }
         if constexpr (Stream::kValueScales) {
-          scale_keys(s_scales, n, s[t][n]);
-          scale_keys(s_scales, n + 1, s[t][n + 1]);
+          scale_keys(s_scales, n, kScalesValues ? value_scale_.inverse : 1.0F, s[t][n]);
+          scale_keys(s_scales, n + 1, kScalesValues ? value_scale_.inverse : 1.0F, s[t][n + 1]);
         }
-        pack_weights<T>(s[t][n], s[t][n + 1], a[t]);
+        pack_weights<ValueOperand>(s[t][n], s[t][n + 1], a[t]);
       }
 #pragma unroll
       for (int i = 0; i < kValueLoads; ++i) {
@@ -354,7 +394,7 @@ class Prefill {
         for (int j = 0; j < Values::kTilesPerLoad; ++j) {
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) {
-            ptx::mma_16x8x16<T>(o_[t][i * Values::kTilesPerLoad + j], a[t], b[load % (kAhead + 1)][j]);
+            ptx::mma_16x8x16<ValueOperand>(o_[t][i * Values::kTilesPerLoad + j], a[t], b[load % (kAhead + 1)][j]);
           }
         }
       }
@@ -363,14 +403,16 @@ class Prefill {
 
   /// Every eight rows are laid out in this warp's rows of Q (which have served), so that four lanes write a row in whole sectors.
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
-    const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
+    constexpr float kUnshift = 1.0F / static_cast<float>(1 << kShift);
     join_sharers();
+    const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head) * kUnshift *
+                               (kScalesValues ? value_scale_.unit : 1.0F);
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
       if (share_ != 0) break;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float l = sum_of_row(state_[t].l[half]);
+        const float l = sum_of_row(state_[t].l[half]) * kUnshift;
         ptx::sync_warp();
 #pragma unroll
         for (int run = 0; run < kSumTiles / Values::kTilesPerRun; ++run) {
@@ -381,7 +423,7 @@ class Prefill {
         }
         ptx::sync_warp();
         const int row = first_row_ + 16 * t + 8 * half + lane_ / 4;
-        const RowState state = {state_[t].m[half], l};
+        const RowState state = {state_[t].m[half] + kShift, l};
         end_tile_row<c, Variant>(p_, params_, item, min(row, item.row_count - 1), state, value_factor, quad_dims(row < item.row_count),
                                  [&](int dim, float(&x)[4]) { load_floats(staged(lane_ / 4, dim), x); });
       }
@@ -399,6 +441,17 @@ class Prefill {
       const bool gives = share >= apart && share < 2 * apart;
       const bool takes = share < apart;
       Vec16* s_lane = reinterpret_cast<Vec16*>(own_query() + (takes ? apart * Shape::kWarpQueryBytes : 0)) + lane_;
+      if constexpr (kScalesValues) {  // they have come to units of their own
+        float* s_units = reinterpret_cast<float*>(s_lane - lane_);
+        ptx::sync_block();
+        if (lane_ == 0 && (gives || takes)) s_units[gives ? 1 : 0] = value_scale_.unit;
+        ptx::sync_block();
+        if (gives || takes) {
+          float units[2];
+          load_floats(s_units, units);
+          correct_all_sums(value_scale_.raise(ptx::max_number(units[0], units[1])));
+        }
+      }
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) join_rows(gives, takes, s_lane, state_[t], o_[t]);
     }
@@ -472,6 +525,7 @@ class Prefill {
 
   float o_[kRowTiles][kSumTiles][4];
   FragmentState state_[kRowTiles];
+  ValueScale value_scale_;  // with kScalesValues
   ScoreFactor<c, Variant> factor_{};
 };
 

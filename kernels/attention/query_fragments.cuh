@@ -7,6 +7,7 @@
 #include "attention/output.cuh"
 #include "attention/problem.cuh"
 #include "attention/variant.cuh"
+#include "ptx/memory.cuh"
 #include "ptx/thread.cuh"
 
 namespace girih::attention {
@@ -57,14 +58,111 @@ __device__ __forceinline__ void load_query_fragments(const Args& p, const abi::W
   }
 }
 
-/// Rows [first_row, first_row + kRows) of the tile into shared memory by kThreads threads, so that ldmatrix brings what load_query_fragments would: `Rows` have Keys::kSteps * 16 dims,
+// Q of bf16 where K's operands are f16 (kScalesQuery): each row is multiplied by the power of two that brings its largest finite element to
+// [2^15, 2^16). Elements down to 2^-32 of that keep all their bits; smaller ones are rounded to multiples of 2^-39 of it.
+
+/// `inverse` joins the row's score factor.
+struct QueryScale {
+  float scale, inverse;
+};
+/// `largest`: the row's largest finite magnitude, bf16 bits. Rows below 2^-111 are brought as far as f32 can.
+__device__ __forceinline__ QueryScale query_scale(u32 largest) {
+  const u32 exponent = max(largest >> 7, 16U);
+  return {float_of((269U - exponent) << 23), float_of((exponent - 15U) << 23)};
+}
+
+/// The larger of `top` and the magnitudes (bits) of a pair; kFinite: of its finite elements.
+template <bool kFinite>
+__device__ __forceinline__ u32 larger_of_pair(u32 top, u32 pair) {
+  u32 low = pair & 0x7fffU;
+  u32 high = pair >> 16 & 0x7fffU;
+  if constexpr (kFinite) {
+    low = low < 0x7f80U ? low : 0U;
+    high = high < 0x7f80U ? high : 0U;
+  }
+  return max(top, max(low, high));
+}
+
+/// A pair of bf16 times a row's scale as f16. Infinities and NaN stay. kKeepsTiny: what is not zero stays so, for K that holds infinities.
+template <bool kKeepsTiny>
+__device__ __forceinline__ u32 scale_query_pair(u32 pair, float scale) {
+  u32 scaled = pack<f16>(low_of<bf16>(pair) * scale, high_of<bf16>(pair) * scale);
+  if constexpr (kKeepsTiny) {
+    if ((scaled & 0x7fffU) == 0 && (pair & 0x7fffU) != 0) scaled |= 1U;
+    if ((scaled & 0x7fff0000U) == 0 && (pair & 0x7fff0000U) != 0) scaled |= 0x10000U;
+  }
+  return scaled;
+}
+
+/// The largest finite magnitude of row half of the fragments, over the four lanes that share it.
+template <int kSteps>
+__device__ __forceinline__ u32 largest_of_row(const u32 (&q)[kSteps][4], int half) {
+  const auto over_lanes = [](u32 top) {
+    top = max(top, ptx::shuffle_xor(top, 1));
+    return max(top, ptx::shuffle_xor(top, 2));
+  };
+  u32 top = 0;
+#pragma unroll
+  for (int s = 0; s < kSteps; ++s) top = larger_of_pair<false>(larger_of_pair<false>(top, q[s][half]), q[s][2 + half]);
+  top = over_lanes(top);
+  if (ptx::any(top >= 0x7f80U)) {
+    top = 0;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) top = larger_of_pair<true>(larger_of_pair<true>(top, q[s][half]), q[s][2 + half]);
+    top = over_lanes(top);
+  }
+  return top;
+}
+
+/// Fragments of bf16 become f16; the inverse scales of this lane's rows group and group + 8.
+template <Config c, int kSteps>
+__device__ __forceinline__ void scale_query_fragments(u32 (&q)[kSteps][4], float (&inverse)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const QueryScale scale = query_scale(largest_of_row(q, half));
+    inverse[half] = scale.inverse;
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      q[s][half] = scale_query_pair<c.k_type == Type::e5m2>(q[s][half], scale.scale);
+      q[s][2 + half] = scale_query_pair<c.k_type == Type::e5m2>(q[s][2 + half], scale.scale);
+    }
+  }
+}
+
+/// The same for kRows rows in shared memory by one warp, a lane a row; s_inverse[row].
+template <Config c, class Rows, int kRows>
+__device__ __forceinline__ void scale_query_rows(u8* s_query, float* s_inverse) {
+  static_assert(kRows <= ptx::kWarp);
+  const int row = ptx::lane_idx();
+  if (row >= kRows) return;
+  const auto chunk_at = [&](int chunk) { return reinterpret_cast<Vec16*>(s_query + Rows::offset(row, chunk)); };
+  u32 top = 0;
+#pragma unroll 4
+  for (int chunk = 0; chunk < Rows::kChunks; ++chunk) {
+    const Vec16 v = *chunk_at(chunk);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) top = larger_of_pair<true>(top, v.x[i]);
+  }
+  const QueryScale scale = query_scale(top);
+  s_inverse[row] = scale.inverse;
+#pragma unroll 4
+  for (int chunk = 0; chunk < Rows::kChunks; ++chunk) {
+    Vec16 v = *chunk_at(chunk);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v.x[i] = scale_query_pair<c.k_type == Type::e5m2>(v.x[i], scale.scale);
+    *chunk_at(chunk) = v;
+  }
+}
+
+/// Rows [first_row, first_row + kRows) of the tile's Q into shared memory by kThreads threads, so that ldmatrix brings what
+/// load_query_fragments would: `Rows` have Keys::kSteps * 16 dims,
 /// the inner step s in the chunks 2 s (pairs first_dim of lanes 0..3) and 2 s + 1 (their second pairs). Zeros past the rows and dims;
 /// `negate`: with their signs changed, so that the scores' need not be.
 template <Config c, class Keys, class Rows, int kRows, int kThreads>
 __device__ __forceinline__ void load_query(const Args& p, const abi::WorkItem& item, int first_row, int thread, bool negate, u8* s_query) {
   const u32 flip = negate ? 0x80008000U : 0U;
   constexpr bool kInOrder = bits(c.k_type) == 16 && c.head_dim_rope == 0 && c.head_dim_qk % 8 == 0;
-  constexpr int kAtOnce = 8;
+  constexpr int kAtOnce = kThreads == ptx::kWarp ? 16 : 8;
   const bool whole = kInOrder && rows_aligned(p.q, 16);
   constexpr int kTotal = kRows * Rows::kChunks;
   static_assert(kTotal % kThreads == 0);
@@ -114,6 +212,17 @@ __device__ __forceinline__ void load_query_rows(const Args& p, const abi::WorkIt
   load_query<c, Keys, Rows, kRows, ptx::kWarp>(p, item, first_row, ptx::lane_idx(), negate, s_query);
 }
 
+/// Asks for rows [first_row, first_row + kRows) of the tile's Q: by one warp, a lane a row.
+template <Config c, int kRows>
+__device__ __forceinline__ void prefetch_query_rows(const Args& p, const abi::WorkItem& item, int first_row) {
+  const int row = first_row + ptx::lane_idx();
+  if (ptx::lane_idx() >= kRows || row >= item.row_count) return;
+  const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
+  const u8* g_row = row_address(p.q, place.token, place.q_head);
+#pragma unroll
+  for (int i = 0; i < bytes(c.q_type, c.head_dim_first()); i += 128) ptx::prefetch_l2(g_row + i);
+}
+
 /// What the hooks of the scores know of a row, worked out once a tile where it takes no more room than what it is worked out from.
 template <class Variant>
 struct HookRow {
@@ -144,16 +253,16 @@ __device__ __forceinline__ void describe_rows(const Args& p, const typename Vari
   }
 }
 
-/// Describes rows first_row + group and first_row + group + 8 of the item's tile for the hooks.
+/// Describes two rows of the item's tile, first_row and first_row + apart, for the hooks.
 template <Config c, class Variant>
-__device__ __forceinline__ void describe_fragment_rows(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item,
-                                                       int first_row, typename Variant::MaskRow (&mask_rows)[2],
-                                                       typename Variant::LogitsRow (&logits_rows)[2]) {
+__device__ __forceinline__ void describe_two_rows(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item,
+                                                  int first_row, int apart, typename Variant::MaskRow (&mask_rows)[2],
+                                                  typename Variant::LogitsRow (&logits_rows)[2]) {
   const auto* requests = blob_array<abi::RequestInfo>(p, p.plan->requests);
   const i32 first = find_request_warp(requests, p.plan->num_requests, item.row_begin / c.group);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = min(first_row + ptx::lane_idx() / 4 + 8 * half, item.row_count - 1);
+    const int row = min(first_row + apart * half, item.row_count - 1);
     const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
     i32 request = first;
     while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
@@ -161,6 +270,13 @@ __device__ __forceinline__ void describe_fragment_rows(const Args& p, const type
     mask_rows[half] = Variant::mask_row(params, vars);
     logits_rows[half] = Variant::logits_row(params, vars);
   }
+}
+/// Those of this lane in A's fragments: first_row + group and first_row + group + 8.
+template <Config c, class Variant>
+__device__ __forceinline__ void describe_fragment_rows(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item,
+                                                       int first_row, typename Variant::MaskRow (&mask_rows)[2],
+                                                       typename Variant::LogitsRow (&logits_rows)[2]) {
+  describe_two_rows<c, Variant>(p, params, item, first_row + ptx::lane_idx() / 4, 8, mask_rows, logits_rows);
 }
 
 }  // namespace girih::attention

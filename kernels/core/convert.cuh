@@ -221,8 +221,7 @@ template <>
 struct Widen<f16, e4m3> {
   static __device__ __forceinline__ void apply(u32 (&pairs)[2], u32 codes) {
     if constexpr (ptx::kConvertsFp8) {
-      pairs[0] = ptx::e4m3_pair_to_f16(codes & 0xffffU);
-      pairs[1] = ptx::e4m3_pair_to_f16(codes >> 16);
+      ptx::e4m3_word_to_f16(pairs, codes);
     } else {
       pairs[0] = convert_detail::e4m3_tops_to_f16(convert_detail::spread_low(codes));
       pairs[1] = convert_detail::e4m3_tops_to_f16(convert_detail::spread_high(codes));

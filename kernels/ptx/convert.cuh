@@ -6,7 +6,7 @@
 
 namespace girih::ptx {
 
-/// Whether fp8_pair_to_f16 and f32_to_*_pair exist here.
+/// Whether e4m3_word_to_f16 and f32_pair_to_e4m3, _e5m2 exist here.
 #if __CUDA_ARCH__ >= 890
 constexpr bool kConvertsFp8 = true;
 #else
@@ -78,11 +78,11 @@ __device__ __forceinline__ u32 add_f16x2(u32 a, u32 b) {
   return sum;
 }
 
-/// Two e4m3 codes (the low 16 bits) to a pair; exact; NaN becomes 0x7fff. kConvertsFp8 only.
-__device__ __forceinline__ u32 e4m3_pair_to_f16(u32 codes) {
-  u32 pair;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<u16>(codes)));
-  return pair;
+/// Four e4m3 codes of a word to two pairs; exact; NaN becomes 0x7fff. The instruction takes either half of a register. kConvertsFp8 only.
+__device__ __forceinline__ void e4m3_word_to_f16(u32 (&pairs)[2], u32 codes) {
+  asm("{.reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; cvt.rn.f16x2.e4m3x2 %1, high;}"
+      : "=r"(pairs[0]), "=r"(pairs[1])
+      : "r"(codes));
 }
 /// Two codes in the low 16 bits: to nearest even, saturating (infinities too); NaN becomes 0x7f, its sign is lost. kConvertsFp8 only.
 __device__ __forceinline__ u32 f32_pair_to_e4m3(float low, float high) {

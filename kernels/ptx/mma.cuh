@@ -26,6 +26,13 @@ __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&r)[4], SharedPointer row
                : "memory");
 }
 
+/// A matrix that lies in the lanes as ldmatrix_x4 leaves one, transposed.
+__device__ __forceinline__ u32 transpose_8x8(u32 matrix) {
+  u32 transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
+  return transposed;
+}
+
 /// c += A B, T = f16 or bf16 (bf16 from sm_80 on), f32 sums.
 template <typename T>
 __device__ __forceinline__ void mma_16x8x16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]);

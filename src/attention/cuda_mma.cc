@@ -73,7 +73,8 @@ std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
   const std::int64_t places = shape.threads * 8 * planes_of(request.spec) + shape.threads / 32 * 64;
   const std::int64_t barriers = shape.slots / (request.spec.v_is_k ? 1 : 2) * 16;
   const bool keeps_rows = !request.program.mask.empty() || !request.program.logits.empty();
-  return ring + places + barriers + shape.tile_rows * row_stride(r.query) + (keeps_rows ? shape.tile_rows * 64 : 0) + 16;
+  const std::int64_t inverse = bits(request.spec.k_dtype) == 8 && request.spec.q_dtype == DType::bf16 ? 4 : 0;
+  return ring + places + barriers + shape.tile_rows * (row_stride(r.query) + inverse + (keeps_rows ? 64 : 0)) + 16;
 }
 
 bool fits(const CudaRequest& request, const Shape& shape) {
@@ -89,6 +90,16 @@ constexpr std::array<Shape, 7> kDecodeShapes = {{{kDecodeRows, 128, 2, 12},
                                                  {kDecodeRows, 128, 2, 2},
                                                  {kDecodeRows, 128, 1, 4},
                                                  {kDecodeRows, 128, 1, 2}}};
+/// Keys of 8 bits: what a step costs beside its bytes weighs double, so steps are twice as long, as far as that leaves several under way.
+constexpr std::array<Shape, 9> kDecodeShapes8 = {{{kDecodeRows, 128, 2, 12, 128},
+                                                  {kDecodeRows, 128, 2, 6, 128},
+                                                  {kDecodeRows, 128, 2, 4, 128},
+                                                  {kDecodeRows, 128, 2, 8},
+                                                  {kDecodeRows, 128, 2, 6},
+                                                  {kDecodeRows, 128, 2, 4},
+                                                  {kDecodeRows, 128, 2, 2},
+                                                  {kDecodeRows, 128, 1, 4},
+                                                  {kDecodeRows, 128, 1, 2}}};
 /// Eight warps of 32 rows, two for each scheduler of a multiprocessor; four where shared memory is short.
 constexpr std::array<Shape, 6> kPrefillShapes = {{{256, 256, 1, 8, 64},
                                                   {256, 256, 1, 6, 64},
@@ -116,7 +127,10 @@ Shape shape_of(const CudaRequest& request, int tile_class) {
     if (bits(request.spec.k_dtype) == 8) return tile_class == kSmall ? first(kWideSmallShapes8) : first(kWideLargeShapes8);
     return tile_class == kSmall ? first(kWideSmallShapes) : first(kWideLargeShapes);
   }
-  if (tile_class == kSmall) return first(kDecodeShapes);
+  if (tile_class == kSmall) {
+    const bool bytes = bits(request.spec.k_dtype) == 8 && bits(request.spec.v_dtype) == 8;
+    return bytes ? first(kDecodeShapes8) : first(kDecodeShapes);
+  }
   return request.spec.head_dim_vo > 128 ? first(kLongPrefillShapes) : first(kPrefillShapes);
 }
 
@@ -161,8 +175,13 @@ CudaTile mma_tile(const CudaRequest& request, int tile_class) {
     const std::int64_t step = std::max<std::int64_t>(1, 2 * shape.kv_block * rows_of(request.spec).stored / 2048);
     tile.tune = {.tile_rows = shape.tile_rows, .kv_block = shape.kv_block, .cost_piece = 16, .cost_block = step, .cost_block_row = 0};
   } else {
-    // Rows come in operands of a warp; the copies of a step are the same for all.
-    tile.tune = {.tile_rows = shape.tile_rows, .kv_block = shape.kv_block, .cost_piece = 384, .cost_block = 64, .cost_block_row = 1};
+    // Rows come in operands of a warp; the copies of a step are the same for all. A tile's beginning (the chain to its rows of Q, with
+    // nothing else to do meanwhile), its masked steps and its end are worth about four steps of a full one.
+    tile.tune = {.tile_rows = shape.tile_rows,
+                 .kv_block = shape.kv_block,
+                 .cost_piece = 4 * (64 + shape.tile_rows),
+                 .cost_block = 64,
+                 .cost_block_row = 1};
   }
   return tile;
 }

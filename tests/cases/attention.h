@@ -265,6 +265,21 @@ inline std::vector<AttentionCase> dtype_cases() {
     c.spec.head_dim_rope = 32;
     cases.push_back(std::move(c));
   }
+  // Rows of Q of every magnitude, zero among them, and rows whose elements are far apart.
+  for (DType t : {DType::e4m3, DType::e5m2, DType::i8}) {
+    AttentionCase c = make_case(fmt::format("kv_{}_query_magnitudes", girih::name(t)), make_spec(6, 2, 64),
+                                {"", {16, 1, 40, 12, 2}, {33, 150, 64, 35, 33}});
+    const G scale = t == DType::i8 ? G::token_head : G::head;
+    set_kv(c.spec, t, scale, t, scale);
+    c.edit = [](const Site& site, double x) {
+      if (site.plane != Plane::q) return x;
+      constexpr std::array<double, 6> kMagnitudes{1, 0x1p-100, 0x1p-126, 0, 4, 0x1p-9};
+      const auto kind = static_cast<std::size_t>((site.index + 3 * site.head + site.group) % 8);
+      if (kind < kMagnitudes.size()) return x * kMagnitudes[kind];
+      return std::ldexp(x, -static_cast<int>(kind == 6 ? site.dim / 2 : site.dim * 7 % 64));
+    };
+    cases.push_back(std::move(c));
+  }
   const std::vector<std::pair<Kv, Kv>> mixed{
       {{DType::i8, G::token_head}, {DType::nvfp4, G::block}}, {{DType::bf16, G::none}, {DType::e4m3, G::tensor}},
       {{DType::e5m2, G::head}, {DType::f16, G::none}},        {{DType::f32, G::none}, {DType::bf16, G::none}},

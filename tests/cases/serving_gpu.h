@@ -74,6 +74,9 @@ class GpuServingTable {
     add_decode("decode-b32-kv4096-page1", gqa, Lens(32, 4096), 1);
     add_decode("decode-b64-kv8192-e4m3", spec_of(32, 8, 128, DType::e4m3), Lens(64, 8192));
     add_decode("decode-b64-kv8192-i8", spec_of(32, 8, 128, DType::i8), Lens(64, 8192));
+    AttentionSpec own_scales = spec_of(32, 8, 128, DType::i8);
+    own_scales.k_scale = own_scales.v_scale = ScaleGranularity::token_head;
+    add_decode("decode-b64-kv8192-i8-token-head", own_scales, Lens(64, 8192));
     add_decode("decode-d64-b64-kv8192", spec_of(32, 8, 64), Lens(64, 8192));
     AttentionSpec invariant = gqa;
     invariant.batch_invariant = true;
@@ -92,6 +95,8 @@ class GpuServingTable {
     add("prefill-window1024-b4-8192", gqa, Lens(4, 8192), Lens(4, 8192), kEndlessPage).mask = "sliding_window:size=1024";
     add("append256-b16-kv4096", gqa, Lens(16, 256), Lens(16, 4096));
     add("append16-b16-kv4096", gqa, Lens(16, 16), Lens(16, 4096));
+    add("prefill-causal-8192-e4m3", spec_of(32, 8, 128, DType::e4m3), {8192}, {8192}, kEndlessPage);
+    add("append16-b16-kv4096-e4m3", spec_of(32, 8, 128, DType::e4m3), Lens(16, 16), Lens(16, 4096));
     add("prefill-d64-causal-8192", spec_of(32, 8, 64), {8192}, {8192}, kEndlessPage);
     add("prefill-d256-causal-8192", spec_of(16, 8, 256), {8192}, {8192}, kEndlessPage);
     Lens qo_lens(31, 1);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,8 +59,43 @@ inline cases::AttentionCase many_row_values_case() {
   return c;
 }
 
+/// Infinities and NaN in Q, K and V of 8 bits; all keys are visible. e4m3 has no infinities, i8 neither.
+inline std::vector<cases::AttentionCase> non_finite_cases() {
+  std::vector<cases::AttentionCase> all;
+  for (const DType type : {DType::e4m3, DType::e5m2, DType::i8}) {
+    cases::AttentionCase c = cases::make_case(std::string("non_finite_") + std::string(name(type)), cases::make_spec(4, 2, 64),
+                                              {"", {1, 5, 30, 2, 12}, {1, 40, 60, 2, 70}});
+    c.spec.variant.mask = {};
+    cases::set_kv(c.spec, type, ScaleGranularity::tensor, type, ScaleGranularity::tensor);
+    c.edit = [](const cases::Site& s, double x) {
+      constexpr double kInf = std::numeric_limits<double>::infinity();
+      constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+      if (s.plane == cases::Plane::q) {
+        if (s.index == 1 && s.dim == 3) return kInf;
+        if (s.index == 2 && s.dim == 5) return kNan;
+        if (s.index == 3 && s.dim == 8) return -kInf;
+        // A tiny element against an infinity: the sign of what is far below the row's largest counts.
+        if (s.group == 1 && s.dim == 4) return -0x1p-70;
+        if (s.group == 1 && s.dim == 6) return 0x1p20;
+      }
+      if (s.plane == cases::Plane::k) {
+        if (s.group == 1 && s.index == 30 && s.dim == 4) return kInf;
+        if (s.group == 2 && s.head == 1 && s.index == 50 && s.dim == 9) return kNan;
+      }
+      if (s.plane == cases::Plane::v && s.group != 1) {
+        if (s.index == 40 && s.dim == 10) return kNan;
+        if (s.index == 1 && s.dim == 12) return s.head == 0 ? kInf : -kInf;
+      }
+      return x;
+    };
+    all.push_back(std::move(c));
+  }
+  return all;
+}
+
 inline std::vector<cases::AttentionCase> all_cases() {
   std::vector<cases::AttentionCase> all = invariant_cases();
+  for (cases::AttentionCase& c : non_finite_cases()) all.push_back(std::move(c));
   all.push_back(many_row_values_case());
   for (std::vector<cases::AttentionCase> some :
        {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases()}) {
@@ -120,6 +156,18 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"kv_mxfp4_block_nhd", true},
     {"kv_nvfp4_block_dim40"},
     {"kv_mxfp4_block_dim40"},
+    {"kv_e4m3_tensor_dim128"},
+    {"kv_e4m3_token_head_dim256"},
+    {"kv_e5m2_head_dim40"},
+    {"kv_e5m2_token_head_padded"},
+    {"kv_i8_token_head_dim128"},
+    {"kv_i8_tensor_dim128"},
+    {"kv_e4m3_query_magnitudes"},
+    {"kv_e5m2_query_magnitudes"},
+    {"kv_i8_query_magnitudes"},
+    {"non_finite_e4m3", true},
+    {"non_finite_e5m2", true},
+    {"non_finite_i8", true},
     {"mla_e4m3_head"},
     {"mla_nvfp4_block", true},
     {"k_i8_v_nvfp4_nhd", true},

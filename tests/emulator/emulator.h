@@ -200,6 +200,8 @@ struct MatrixOperand {
   const void* row;
 };
 void load_matrices(MatrixOperand operand, bool transposed, const Site& site);
+/// The 8x8 matrix of 16-bit elements whose row lane / 4, columns 2 (lane % 4) and the next each lane has in `pair`.
+void transpose_matrix(std::uint32_t& pair, const Site& site);
 enum class MmaType : std::uint8_t { f16, bf16 };
 struct MmaOperand {
   float* c;

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "base/numeric.h"
 #include "emulator/emulator.h"
@@ -76,6 +77,22 @@ void load_matrices(MatrixOperand operand, bool transposed, const Site& site) {
         const std::uint32_t high = transposed ? row_of(i, minor + 1)[major] : row_of(i, major)[minor + 1];
         lanes[static_cast<std::size_t>(lane)]->r[i] = low | high << 16;
       }
+    }
+  });
+}
+
+void transpose_matrix(std::uint32_t& pair, const Site& site) {
+  warp_collective(pair, site, [](const std::array<std::uint32_t*, kWarp>& lanes) {
+    std::uint16_t m[8][8];
+    const auto row_col = [](int lane) { return std::pair{lane / 4, 2 * (lane % 4)}; };
+    for (int lane = 0; lane < kWarp; ++lane) {
+      const auto [row, col] = row_col(lane);
+      m[row][col] = static_cast<std::uint16_t>(*lanes[static_cast<std::size_t>(lane)]);
+      m[row][col + 1] = static_cast<std::uint16_t>(*lanes[static_cast<std::size_t>(lane)] >> 16);
+    }
+    for (int lane = 0; lane < kWarp; ++lane) {
+      const auto [row, col] = row_col(lane);
+      *lanes[static_cast<std::size_t>(lane)] = m[col][row] | static_cast<std::uint32_t>(m[col + 1][row]) << 16;
     }
   });
 }

@@ -12,7 +12,7 @@ struct Params {
   u32* out;  // [threads, words]
   int n;     // threads
 };
-constexpr int kFragmentWords = 18;
+constexpr int kFragmentWords = 19;
 constexpr int kConversionWords = 13;
 constexpr int kFunctionWords = 12;
 
@@ -43,6 +43,7 @@ __device__ __forceinline__ void check_fragments(const Params& p) {
   const float votes = ptx::shuffle(static_cast<float>(lane), lane * 7) + ptx::shuffle_xor(static_cast<float>(lane), 9);
   out[16] = bits_of(votes);
   out[17] = ptx::ballot(lane % 3 == 1);
+  out[18] = ptx::transpose_8x8(rows[1]);
 }
 
 /// One word a thread: conversions of its bits as codes or as an f32.

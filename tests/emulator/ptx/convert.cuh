@@ -35,8 +35,10 @@ inline u32 mul_bf16x2(u32 a, u32 b) {
 }
 inline u32 add_f16x2(u32 a, u32 b) { return f32_pair_to_f16(f16_to_f32(a) + f16_to_f32(b), f16_to_f32(a >> 16) + f16_to_f32(b >> 16)); }
 
-inline u32 e4m3_pair_to_f16(u32 codes) {
-  return f32_pair_to_f16(emulator::e4m3_value(codes & 0xffU), emulator::e4m3_value(codes >> 8 & 0xffU));
+inline void e4m3_word_to_f16(u32 (&pairs)[2], u32 codes) {
+  for (int i = 0; i < 2; ++i) {
+    pairs[i] = f32_pair_to_f16(emulator::e4m3_value(codes >> (16 * i) & 0xffU), emulator::e4m3_value(codes >> (16 * i + 8) & 0xffU));
+  }
 }
 inline u32 f32_pair_to_e4m3(float low, float high) {
   const auto code = [](float x) { return x != x ? 0x7fU : static_cast<u32>(emulator::e4m3_code(x)); };

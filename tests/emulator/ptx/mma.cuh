@@ -14,6 +14,11 @@ inline void ldmatrix_x4_trans(u32 (&r)[4], SharedPointer row, const char* file =
   emulator::load_matrices({r, row.place}, true, {"ldmatrix_x4_trans", file, line});
 }
 
+inline u32 transpose_8x8(u32 matrix, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::transpose_matrix(matrix, {"transpose_8x8", file, line});
+  return matrix;
+}
+
 template <typename T>
 inline void mma_16x8x16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], const char* file = __builtin_FILE(),
                         int line = __builtin_LINE()) {
