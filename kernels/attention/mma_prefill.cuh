@@ -86,31 +86,37 @@ class Prefill {
       }
     }
     ptx::sync_block();
+    // One loop for the ring's first fill and for the work, so that the copies' code is there once.
     KeyStream<c> stream(p_, items, s_memory_);
-    stream.issue_keys();  // the empty step
-    if constexpr (!c.v_is_k) stream.issue_values();
+    int lead = kAhead + 1;  // the first step is an empty one
+    const abi::WorkItem* item = items.begin;
+    bool open = false;  // `item` has begun
+    StepRange range{};
+    int begin = 0;
 #pragma unroll 1
-    for (int i = 0; i < kAhead; ++i) refill(stream);
-#pragma unroll 1
-    for (const abi::WorkItem* at = items.begin; at != items.end; ++at) {
-      const abi::WorkItem& item = *at;
-      if (item.row_count == 0) continue;
-      prefetch_merges(p_, item);
-      begin_item(item);
-      if (at + 1 != items.end) prefetch_query_rows<c, Shape::kWarpRows>(p_, at[1], warp_ * Shape::kWarpRows);
-      const StepRange range = step_range<Variant>(p_, item);
-      int begin = item.kv_begin;
-#pragma unroll 1
-      while (true) {
-#pragma unroll 1
-        for (; begin >= range.full_begin && begin + Stream::kStepKeys <= range.full_end; begin += Stream::kStepKeys) {
-          step<false>(item, range, begin, stream);
-        }
-        if (begin >= range.end) break;
-        step<true>(item, range, begin, stream);
-        begin += Stream::kStepKeys;
+    while (true) {
+      refill(stream, lead > kAhead);
+      if (lead > 0) {
+        --lead;
+        if (lead > 0) continue;
       }
-      if (is_last(item) || is_chunk(item)) end_tile(item);
+#pragma unroll 1
+      while (begin >= range.end) {  // an item may have no keys
+        if (open) {
+          if (is_last(*item) || is_chunk(*item)) end_tile(*item);
+          ++item;
+        }
+        while (item != items.end && item->row_count == 0) ++item;
+        if (item == items.end) return;
+        prefetch_merges(p_, *item);
+        begin_item(*item);
+        if (item + 1 != items.end) prefetch_query_rows<c, Shape::kWarpRows>(p_, item[1], warp_ * Shape::kWarpRows);
+        open = true;
+        range = step_range<Variant>(p_, *item);
+        begin = item->kv_begin;
+      }
+      step(*item, range, begin);
+      begin += Stream::kStepKeys;
     }
   }
 
@@ -126,12 +132,13 @@ class Prefill {
   /// Steps that are under way while one is worked on. One less than the ring has room for lets warps be a step apart.
   static constexpr int kAhead = Shape::kRingSteps > 2 ? Shape::kRingSteps - 2 : 1;
 
-  /// Brings this warp's keys of the next step, if there is one, into the ring.
-  __device__ __forceinline__ void refill(KeyStream<c>& stream) {
-    if (!stream.has_step()) return;
-    ptx::mbarrier_wait(empty(refill_step_), refill_parity_);
+  /// Brings this warp's keys of the next step, if there is one, into the ring; the first step is empty.
+  __device__ __forceinline__ void refill(KeyStream<c>& stream, bool first) {
+    if (!first && !stream.has_step()) return;
+    if (!first) ptx::mbarrier_wait(empty(refill_step_), refill_parity_);
     stream.issue_keys();
     if constexpr (!c.v_is_k) stream.issue_values();
+    if (first) return;
     ptx::mbarrier_arrive_after_copies(full(refill_step_));
     ptx::sync_warp();
     if (lane_ == 0) ptx::mbarrier_arrive(full(refill_step_));  // what could not be copied asynchronously
@@ -145,22 +152,28 @@ class Prefill {
     }
   }
 
-  /// The keys of a step, kPartKeys at a time: the scores of more at once leave no registers to overlap their work with. Steps without hidden
-  /// keys have code of their own: where the ways of a branch that changes scores meet, registers are moved about.
-  template <bool kHides>
-  __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin, KeyStream<c>& stream) {
+  /// The keys of a step, kPartKeys at a time: the scores of more at once leave no registers to overlap their work with. Steps without
+  /// hidden keys have code of their own: where the ways of a branch that changes scores meet, registers are moved about.
+  __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin) {
     const int slot = step_ * Stream::kTilesPerStep;
     const u8* s_keys = s_memory_ + slot * Stream::kSlotBytes;
     const u8* s_values = c.v_is_k ? s_keys : s_keys + Stream::kSlotBytes;
     const u8* s_key_scales = KeyStream<c>::scales(s_memory_, slot);
     const u8* s_value_scales = c.v_is_k ? s_key_scales : s_key_scales + Stream::kSlotScaleBytes;
-    refill(stream);
     ptx::mbarrier_wait(full(step_), parity_);
+    const bool all_visible = begin >= range.full_begin && begin + Stream::kStepKeys <= range.full_end;
 #pragma unroll 1
-    for (int part = 0; part < Stream::kStepKeys && (!kHides || begin + part < range.end); part += kPartKeys) {
+    for (int part = 0; part < Stream::kStepKeys; part += kPartKeys) {
       if (((begin + part) / kPartKeys & (sharers_ - 1)) != share_) continue;
-      add_keys<kHides>(item, range, begin + part, s_keys + part * Stream::KeyRows::kStride, s_values + part * Stream::ValueRows::kStride,
-                       s_key_scales + part * Stream::kKeyScaleBytes, s_value_scales + part * Stream::kValueScaleBytes);
+      const u8* s_part_keys = s_keys + part * Stream::KeyRows::kStride;
+      const u8* s_part_values = s_values + part * Stream::ValueRows::kStride;
+      const u8* s_part_key_scales = s_key_scales + part * Stream::kKeyScaleBytes;
+      const u8* s_part_value_scales = s_value_scales + part * Stream::kValueScaleBytes;
+      if (all_visible) {
+        add_keys<false>(item, range, begin + part, s_part_keys, s_part_values, s_part_key_scales, s_part_value_scales);
+      } else if (begin + part < range.end) {
+        add_keys<true>(item, range, begin + part, s_part_keys, s_part_values, s_part_key_scales, s_part_value_scales);
+      }
     }
     ptx::sync_warp();
     if (lane_ == 0) ptx::mbarrier_arrive(empty(step_));
@@ -224,8 +237,7 @@ class Prefill {
       scale_query_rows<c, typename Shape::QueryRows, Shape::kWarpRows>(own_query(), own_inverse());
     }
     if constexpr (kKeepsRows<Variant>) {
-      describe_rows<c, Variant, Shape::kWarpRows>(p_, params_, item, first_row_,
-                                                  s_memory_ + Shape::kRowsAt + warp_ * Shape::kWarpRowBytes);
+      describe_rows<c, Variant, Shape::kWarpRows>(p_, params_, item, first_row_, s_memory_ + Shape::kRowsAt + warp_ * Shape::kWarpRowBytes);
     }
     ptx::sync_warp();
   }

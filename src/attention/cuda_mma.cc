@@ -101,12 +101,8 @@ constexpr std::array<Shape, 9> kDecodeShapes8 = {{{kDecodeRows, 128, 2, 12, 128}
                                                   {kDecodeRows, 128, 1, 4},
                                                   {kDecodeRows, 128, 1, 2}}};
 /// Eight warps of 32 rows, two for each scheduler of a multiprocessor; four where shared memory is short.
-constexpr std::array<Shape, 6> kPrefillShapes = {{{256, 256, 1, 8, 64},
-                                                  {256, 256, 1, 6, 64},
-                                                  {256, 256, 1, 4, 64},
-                                                  {128, 128, 1, 4, 64},
-                                                  {128, 128, 1, 4, 32},
-                                                  {64, 128, 1, 4, 32}}};
+constexpr std::array<Shape, 6> kPrefillShapes = {
+    {{256, 256, 1, 8, 64}, {256, 256, 1, 6, 64}, {256, 256, 1, 4, 64}, {128, 128, 1, 4, 64}, {128, 128, 1, 4, 32}, {64, 128, 1, 4, 32}}};
 /// O of more than 128 dims leaves a warp room for 16 rows.
 constexpr std::array<Shape, 2> kLongPrefillShapes = {{{128, 256, 1, 4, 64}, {64, 128, 1, 4, 32}}};
 
