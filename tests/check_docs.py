@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Fails unless the C++ blocks of docs/layouts.md are the snippets of tests/docs_snippets_test.cc, word for word, and the
-figures of that page and of README.md exist.
+"""Fails unless the C++ blocks of docs/layouts.md and docs/cuda.md are the snippets of the tests that run them, word for word,
+and the figures of layouts.md and of README.md exist.
 
   check_docs.py ROOT            compares
-  check_docs.py ROOT --update   copies the snippets into the page
+  check_docs.py ROOT --update   copies the snippets into the pages
 
-In the page a block follows `<!-- snippet: name -->`; in the test the text stands between `// [name]` and `// [/name]`.
+In a page a block follows `<!-- snippet: name -->`; in the test the text stands between `// [name]` and `// [/name]`.
 """
 import os
 import re
@@ -22,29 +22,37 @@ def read(path):
         return file.read()
 
 
-def main():
-    root = sys.argv[1]
-    page_path = os.path.join(root, "docs", "layouts.md")
-    page = read(page_path)
-    snippets = {name: textwrap.dedent(text) for name, text in SNIPPET.findall(read(os.path.join(root, "tests", "docs_snippets_test.cc")))}
-    if sys.argv[2:] == ["--update"]:
+def check_page(root, name, test, update):
+    """The page's text, and what is wrong with its blocks."""
+    path = os.path.join(root, "docs", name)
+    page = read(path)
+    snippets = {name: textwrap.dedent(text) for name, text in SNIPPET.findall(read(os.path.join(root, "tests", test)))}
+    if update:
         page = BLOCK.sub(lambda m: f"<!-- snippet: {m[1]} -->\n```cpp\n{snippets.get(m[1], m[2])}```\n", page)
-        with open(page_path, "w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8") as file:
             file.write(page)
 
     faults = []
     blocks = BLOCK.findall(page)
     if page.count("```cpp") != len(blocks):
         faults.append(f"{page.count('```cpp')} C++ blocks, {len(blocks)} of them after a snippet comment; each needs one")
-    for name, text in blocks:
-        if name not in snippets:
-            faults.append(f"snippet {name} is not in tests/docs_snippets_test.cc")
-        elif snippets[name] != text:
-            faults.append(f"snippet {name} differs from tests/docs_snippets_test.cc; run tests/check_docs.py . --update")
-    for name in sorted(set(snippets) - {name for name, _ in blocks}):
-        faults.append(f"snippet {name} of the test is not shown")
+    for snippet, text in blocks:
+        if snippet not in snippets:
+            faults.append(f"snippet {snippet} is not in tests/{test}")
+        elif snippets[snippet] != text:
+            faults.append(f"snippet {snippet} differs from tests/{test}; run tests/check_docs.py . --update")
+    for snippet in sorted(set(snippets) - {snippet for snippet, _ in blocks}):
+        faults.append(f"snippet {snippet} of the test is not shown")
     if not blocks:
         faults.append("no snippets found")
+    return page, [f"docs/{name}: {fault}" for fault in faults]
+
+
+def main():
+    root = sys.argv[1]
+    update = sys.argv[2:] == ["--update"]
+    page, faults = check_page(root, "layouts.md", "docs_snippets_test.cc", update)
+    faults += check_page(root, "cuda.md", "cuda_code_test.cc", update)[1]
 
     figures = os.path.join(root, "docs", "figures")
     shown = set(re.findall(r"\(figures/([\w.]+)\)", page))
@@ -56,7 +64,7 @@ def main():
     if drawn.returncode != 0:
         faults.append(drawn.stderr.strip())
     if faults:
-        sys.exit("\n".join("docs/layouts.md: " + fault for fault in faults))
+        sys.exit("\n".join(faults))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 // compiled (as kernel text, by the host's compiler) when the tests were built.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 
 #include "abi/attention_params.h"
@@ -128,6 +129,70 @@ TEST(VariantCuda, MasksAndLogitsMatchTheInterpreter) {
         if (printed.mask != nullptr) {
           ASSERT_EQ(visible[i], interpreter(test_case.variant.mask).integer) << test_case.name << " lane " << i << "\n"
                                                                              << test_case.program.key_text;
+        }
+      }
+    }
+  }
+}
+
+TEST(VariantCuda, LogitsOfNeighbouringKeysMatchTheInterpreter) {
+  std::mt19937 rng(41);
+  for (std::size_t c = 0; c < cases().size(); ++c) {
+    const VariantCase& test_case = cases()[c];
+    if (test_case.program.logits.empty()) continue;
+    for (int repeat = 0; repeat < 8; ++repeat) {
+      const TestParams params = params_for(rng);
+      const Launch launch(test_case.program, params);
+      const variant::RowVars row = test::sample_row(rng);
+      const test::Lanes lanes = test::sample_lanes(rng, 32);
+      const std::int64_t first = lanes.kv_pos[0];
+      const float factor = repeat % 2 == 0 ? 0.25F : -2.0F;
+      std::vector<float> out;
+      for (const float score : lanes.score) out.push_back(score / factor);
+      test::kCudaVariants[c].near_logits(&launch.args, row_of(row), first, factor, 32, out.data());
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        test::Point point = test::point_of(row);
+        point.kv_pos = first + static_cast<std::int64_t>(i);
+        point.score = lanes.score[i];
+        const float expected = Interpreter(params, point)(test_case.variant.logits).number;
+        // Sums in another order: errors are relative to what was added, which is at most a few hundred unless the sum is large, too; and
+        // the sign of a zero, from which a division makes that of an infinity, may be another.
+        const bool both_infinite = std::isinf(out[i]) && std::isinf(expected);
+        const bool near = both_infinite || close(out[i], expected, 4e-6F) || std::fabs(out[i] - expected) < 2e-4F;
+        ASSERT_TRUE(near) << test_case.name << " column " << i << ": " << out[i] << " instead of " << expected << "\n"
+                          << test_case.program.key_text;
+      }
+    }
+  }
+}
+
+TEST(VariantCuda, MaskWordsMatchTheInterpreter) {
+  std::mt19937 rng(42);
+  for (std::size_t c = 0; c < cases().size(); ++c) {
+    const VariantCase& test_case = cases()[c];
+    if (test_case.program.mask.empty()) continue;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const TestParams params = params_for(rng);
+      const Launch launch(test_case.program, params);
+      // A tile's rows are of one KV head and one batch.
+      std::vector<variant::RowVars> rows;
+      std::vector<CudaRow> given;
+      for (int i = 0; i < 32; ++i) {
+        rows.push_back(test::sample_row(rng));
+        rows.back().q_head = 4 * (rows[0].q_head / 4) + rows.back().q_head % 4;
+        rows.back().kv_head = rows[0].kv_head;
+        given.push_back(row_of(rows.back()));
+      }
+      const std::int64_t first = test::sample_lanes(rng, 1).kv_pos[0];
+      std::array<std::uint32_t, 32> words{};
+      test::kCudaVariants[c].mask_words(&launch.args, given.data(), first, words.data());
+      for (std::size_t r = 0; r < 32; ++r) {
+        for (int i = 0; i < 32; ++i) {
+          test::Point point = test::point_of(rows[r]);
+          point.kv_pos = first + i;
+          const std::int64_t expected = Interpreter(params, point)(test_case.variant.mask).integer;
+          ASSERT_EQ((words[r] >> i) & 1U, static_cast<std::uint32_t>(expected)) << test_case.name << " row " << r << " key " << i << "\n"
+                                                                               << test_case.program.key_text;
         }
       }
     }

@@ -56,6 +56,7 @@ double useful_bytes(const cases::ServingCase& c) {
 OwnedBatch make_batch(const cases::ServingCase& c) {
   OwnedBatch batch = make_batch(c.spec, c.qo_lens, c.kv_lens, c.page_size, parse_call(c.mask, c.name), parse_call(c.logits, c.name));
   if (c.sinks) add_sinks(batch.variant, std::vector<float>(static_cast<std::size_t>(c.spec.num_qo_heads), cases::kServingSink));
+  if (c.packed_mask) pack_mask(batch.variant, parse_call(c.mask, c.name), c.qo_lens, c.kv_lens);
   batch.spec.variant = batch.variant.variant;
   return batch;
 }

@@ -235,6 +235,7 @@ Json describe_attention_cases(const std::vector<std::string>& names) {
                          {"mask", c.mask},
                          {"logits", c.logits},
                          {"sinks", c.sinks},
+                         {"packed_mask", c.packed_mask},
                          {"shared_prefix", c.shared_prefix},
                          {"cascade", c.cascade}});
   }

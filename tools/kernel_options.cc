@@ -65,6 +65,12 @@ LseKind parse_lse(const std::string& text) {
   fail(Code::invalid_argument, kOp, "--lse \"{}\"; must be none, natural or base2", text);
 }
 
+/// The file's text as a hook that sees the variables given.
+Expr text_hook(ExprType type, const std::string& file, std::vector<CudaArg> variables) {
+  const std::size_t name = file.find_last_of('/') + 1;
+  return cuda_code(type, read_file(file, kMaxSourceBytes), std::move(variables), file.substr(name));
+}
+
 AttentionSpec spec_of_options(const KernelOptions& o) {
   AttentionSpec spec;
   spec.num_qo_heads = o.num_qo_heads;
@@ -80,6 +86,14 @@ AttentionSpec spec_of_options(const KernelOptions& o) {
   NamedVariant named = make_variant(parse_call(o.mask, "--mask"), parse_call(o.logits, "--logits"), {o.num_qo_heads, 1, 1});
   if (o.sinks) add_sinks(named, std::vector<float>(static_cast<std::size_t>(std::max(o.num_qo_heads, 0))));
   spec.variant = named.variant;
+  if (!o.logits_text.empty()) {
+    spec.variant.logits =
+        text_hook(ExprType::number, o.logits_text, {score(), q_pos(), kv_pos(), q_len(), kv_len(), request(), q_head(), kv_head()});
+  }
+  if (!o.mask_text.empty()) {
+    spec.variant.mask =
+        text_hook(ExprType::boolean, o.mask_text, {q_idx(), q_pos(), kv_pos(), q_len(), kv_len(), request(), q_head(), kv_head()});
+  }
   return spec;
 }
 
@@ -131,6 +145,10 @@ void add_kernel_options(CLI::App& command, KernelOptions& o) {
         command.add_option("--head-dim-vo", o.head_dim_vo, "Head dimension of V and O; 0 = the same")->capture_default_str(),
         command.add_option("--mask", o.mask, "A mask as in `girih plan`")->capture_default_str(),
         command.add_option("--logits", o.logits, "A logits rule as in `girih plan`")->capture_default_str(),
+        command.add_option("--mask-text", o.mask_text,
+                           "In place of --mask: a file with CUDA text (cuda_code) of q_idx q_pos kv_pos q_len kv_len request q_head kv_head"),
+        command.add_option("--logits-text", o.logits_text,
+                           "In place of --logits: a file with CUDA text of score q_pos kv_pos q_len kv_len request q_head kv_head"),
         command.add_flag("--sinks", o.sinks, "A learned logit per query head joins the softmax")}) {
     option->excludes(file)->excludes(model)->excludes(source);
   }

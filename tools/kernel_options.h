@@ -14,7 +14,7 @@ namespace girih::tools {
 
 struct KernelOptions {
   std::string file, source, entry, arch, family;
-  std::string dtype = "bf16", kv_dtype, mask = "causal", logits = "none", lse = "none";
+  std::string dtype = "bf16", kv_dtype, mask = "causal", logits = "none", lse = "none", mask_text, logits_text;
   std::vector<std::string> models;
   int num_qo_heads = 32, num_kv_heads = 8, head_dim = 128, head_dim_vo = 0;
   bool sinks = false, batch_invariant = false;

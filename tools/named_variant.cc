@@ -165,6 +165,34 @@ void add_sinks(NamedVariant& named, std::vector<float> sinks) {
   add_run_array(named, "sinks", named.sinks);
 }
 
+void pack_mask(NamedVariant& named, const NamedCall& mask, std::span<const std::int64_t> qo_lens, std::span<const std::int64_t> kv_lens) {
+  std::int64_t size = 0;
+  for (std::size_t r = 0; r < qo_lens.size(); ++r) {
+    named.starts.push_back(size);
+    size += qo_lens[r] * kv_lens[r];
+  }
+  named.bits.assign(static_cast<std::size_t>((size + 7) / 8), 0);
+  for (std::size_t r = 0; r < qo_lens.size(); ++r) {
+    for (std::int64_t i = 0; i < qo_lens[r]; ++i) {
+      const VisibleKeys seen = visible_to_row(mask, qo_lens[r], kv_lens[r], i);
+      for (std::int64_t key = 0; key < seen.end; ++key) {
+        if (key >= seen.first && key < seen.begin) continue;
+        const auto bit = static_cast<std::size_t>(named.starts[r] + i * kv_lens[r] + key);
+        named.bits[bit / 8] = static_cast<std::uint8_t>(named.bits[bit / 8] | (1U << (bit % 8)));
+      }
+    }
+  }
+  named.variant.mask = variants::custom_mask();
+  named.variant.name += "+packed";
+  named.plan_params.clear();
+  ParamValue bits{.name = "custom_mask"};
+  bits.array = TensorView(named.bits.data(), DType::u8, {std::ssize(named.bits)});
+  named.run_params.push_back(bits);
+  ParamValue starts{.name = "custom_mask_start"};
+  starts.array = TensorView(named.starts.data(), DType::i64, {std::ssize(named.starts)});
+  named.run_params.push_back(starts);
+}
+
 double visible_pairs(const NamedCall& mask, std::int64_t qo_len, std::int64_t kv_len) {
   double pairs = 0;
   for (std::int64_t i = 0; i < qo_len; ++i) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,8 @@ struct NamedVariant {
   std::vector<std::int32_t> i32;  ///< "document_id" or "prefix_len"
   std::vector<float> f32;         ///< "alibi_slopes"
   std::vector<float> sinks;       ///< "sinks"
+  std::vector<std::uint8_t> bits;     ///< "custom_mask"
+  std::vector<std::int64_t> starts;   ///< "custom_mask_start"
   std::vector<ParamValue> plan_params;
   std::vector<ParamValue> run_params;
 
@@ -41,6 +44,9 @@ NamedVariant make_variant(const NamedCall& mask, const NamedCall& logits, const 
 
 /// Gives the variant a learned logit per query head that joins the softmax's denominator.
 void add_sinks(NamedVariant& named, std::vector<float> sinks);
+
+/// Gives the mask as packed bits of run time, which prove nothing, in place of its expression.
+void pack_mask(NamedVariant& named, const NamedCall& mask, std::span<const std::int64_t> qo_lens, std::span<const std::int64_t> kv_lens);
 
 /// Keys that the mask lets a request's rows see, summed over its rows (positions bottom-right aligned).
 double visible_pairs(const NamedCall& mask, std::int64_t qo_len, std::int64_t kv_len);

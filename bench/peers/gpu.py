@@ -94,8 +94,8 @@ class FlashInfer:
     def usual(self, case):
         if (case["head_dim_qk"], case["head_dim_vo"], case["q_dtype"]) != (128, 128, "bf16"):
             raise Skip("timed for bf16 queries of 128 dims only")
-        if case["logits"] != "none" or case["sinks"]:
-            raise Skip("timed without logits rules and sinks only")
+        if case["logits"] != "none" or case["sinks"] or case["packed_mask"]:
+            raise Skip("timed without logits rules, sinks and packed masks only")
         return case["num_qo_heads"], case["num_kv_heads"], 128
 
     def decode_fa2(self, case):
@@ -183,7 +183,7 @@ class Sdpa:
 
     def run(self, case, backend):
         lens = case["qo_lens"]
-        if case["mask"] not in ("causal", "full") or case["logits"] != "none" or case["sinks"] or lens != case["kv_lens"] or len(set(lens)) != 1:
+        if case["mask"] not in ("causal", "full") or case["logits"] != "none" or case["sinks"] or case["packed_mask"] or lens != case["kv_lens"] or len(set(lens)) != 1:
             raise Skip("timed for plain causal and full prefill of one length only")
         batch, n, dim = len(lens), lens[0], case["head_dim_qk"]
         q = normal(batch, case["num_qo_heads"], n, dim)

@@ -74,6 +74,7 @@ class ArrayParam {
   Expr operator[](Expr index) const;
 
  private:
+  friend class CudaArg;
   std::string name_;
   DType dtype_;
   ParamTime time_;
@@ -86,6 +87,7 @@ class BitsParam {
   Expr operator[](Expr bit_index) const;
 
  private:
+  friend class CudaArg;
   std::string name_;
   ParamTime time_;
 };
@@ -115,6 +117,34 @@ Expr tanh(Expr a);
 Expr sqrt(Expr a);
 Expr rsqrt(Expr a);
 Expr sigmoid(Expr a);
+
+/// Something that CUDA text may name: a variable or scalar parameter under its own name, any expression under a given one, or a whole array,
+/// which the text indexes: `slopes[i]`, 0 or false outside.
+class CudaArg {
+ public:
+  CudaArg(Expr variable);  ///< a variable or a scalar parameter
+  CudaArg(std::string name, Expr value);
+  CudaArg(const ArrayParam& array);
+  CudaArg(const BitsParam& bits);
+  const std::string& name() const { return name_; }
+  const Expr& value() const { return value_; }
+
+ private:
+  std::string name_;
+  Expr value_;
+};
+
+/// The escape hatch: CUDA text in place of an expression, for what expressions cannot say. `body` is the body of a function that gets `args`
+/// under their names (number: float, integer: i64, boolean: bool) and returns a `type`; it may call what kernels/core/math.cuh has. It is
+/// called for one score, key or element at a time by threads that may have diverged: no barriers, shuffles or writes. Texts are part of the
+/// key. CUDA only: a schedule on the CPU refuses the variant. A compile error names `name` and the line of `body`. At most 8 arguments.
+///
+///   v.logits = cuda_code(ExprType::number, "return score - slope * log2(1.0F + (float)abs(q_pos - kv_pos));",
+///                        {score(), q_pos(), kv_pos(), scalar("slope")});
+///
+/// Nothing is proven of a text: as a mask it is evaluated for every key, as logits it may be anything. Bounds that are known go around it
+/// as expressions, and the planner proves those: `never_outside & (always_inside | cuda_code(...))`.
+Expr cuda_code(ExprType type, std::string body, std::vector<CudaArg> args, std::string name = "cuda_code");
 
 /// Rotary position encoding applied to Q and K as they are loaded (the cache holds unrotated keys).
 /// Angle of pair i at position p: p * freq_i, freq_i = theta^(-2i / rotary_dim) / scale, adjusted by the Llama-3.1 rule if asked.

@@ -1,6 +1,7 @@
-// Scores of one warp in decode, where keys are the rows of mma and query rows its columns: eight rows cost half of the products that sixteen
-// would. A lane holds, of each 16 keys by 8 query rows, two keys (group, group + 8) by two rows (2 pair, + 1), values j = 0..3 in this
-// order: key by j / 2, row by j % 2. The eight lanes of a pair share its rows. Up to 16 query rows are two halves; s[keys / 16][half][j].
+// Scores of one warp in decode, where keys are the rows of mma and query rows its columns: eight rows cost half of the products that
+// sixteen would. A lane holds, of each 16 keys by 8 query rows, two keys (group, group + 8) by two rows (2 pair, + 1), values j = 0..3 in
+// this order: key by j / 2, row by j % 2. The eight lanes of a pair share its rows. Up to 16 query rows are two halves; s[keys /
+// 16][half][j].
 #pragma once
 
 #include "attention/config.cuh"
@@ -74,8 +75,8 @@ __device__ __forceinline__ void hide_columns_past_end(float (&s)[kGroups][2][4],
 /// Hides what the mask hides from row 2 pair + r of half h. The loop over keys is not unrolled: the printed mask may be long, and few steps
 /// need it.
 template <class Variant, int kGroups>
-__device__ __forceinline__ void hide_masked_column(const typename Variant::Params& params, const typename Variant::MaskRow& row, int h, int r,
-                                                   const FragmentKeys& keys, float (&s)[kGroups][2][4]) {
+__device__ __forceinline__ void hide_masked_column(const typename Variant::Params& params, const typename Variant::MaskRow& row, int h,
+                                                   int r, const FragmentKeys& keys, float (&s)[kGroups][2][4]) {
   u32 visible = 0;
 #pragma unroll 1
   for (int i = 0; i < 2 * kGroups; ++i) {
@@ -89,25 +90,24 @@ __device__ __forceinline__ void hide_masked_column(const typename Variant::Param
   }
 }
 
-/// The logits hook over row 2 pair + r of half h: raw products become logits.
+/// The logits hook over row 2 pair + r of half h: raw products become logits in base-2 units (without softmax, weights).
 template <class Variant, int kGroups>
-__device__ __forceinline__ void apply_logits_to_column(const typename Variant::Params& params, const typename Variant::LogitsRow& row, int h,
-                                                       int r, const FragmentKeys& keys, float factor, float (&s)[kGroups][2][4]) {
-  const auto apply = [&](const auto& position) {
+__device__ __forceinline__ void apply_logits_to_column(const typename Variant::Params& params, const typename Variant::LogitsRow& row,
+                                                       int h, int r, const FragmentKeys& keys, float factor, float (&s)[kGroups][2][4]) {
+  if (Variant::kLogitsPos && keys.list.page_positions) {
 #pragma unroll
     for (int i = 0; i < 2 * kGroups; ++i) {
       float& score = s[i / 2][h][i % 2 * 2 + r];
-      score = Variant::logits(params, row, score * factor, position(8 * i));
+      score = Variant::logits(params, row, score * factor, keys.position(8 * i + ptx::lane_idx() / 4));
+      if constexpr (Variant::kSoftmax) score *= kLog2E;
     }
-  };
-  // The branch is out of the loop: adjacent keys need one addition each.
-  if constexpr (!Variant::kLogitsPos) {
-    apply([](int) { return i64{0}; });
-  } else if (keys.list.page_positions) {
-    apply([&](int key) { return keys.position(key + ptx::lane_idx() / 4); });
   } else {
-    const i64 first = keys.list.kv_pos + keys.first + ptx::lane_idx() / 4;
-    apply([&](int key) { return first + key; });
+    const auto step = Variant::logits_step(params, row, factor, keys.list.kv_pos + keys.first + ptx::lane_idx() / 4);
+#pragma unroll
+    for (int i = 0; i < 2 * kGroups; ++i) {
+      float& score = s[i / 2][h][i % 2 * 2 + r];
+      score = logit_of<Variant>(params, step, score, 8 * i);
+    }
   }
 }
 

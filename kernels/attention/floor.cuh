@@ -2,8 +2,8 @@
 // A block works on tile_rows packed query rows of one KV head and steps through the keys, kv_block at a time: K and V rows are widened to
 // f32 in shared memory (scaled, transformed and rotated there), scores are register patches of rows x keys whose dims are split over
 // neighbouring lanes, softmax gives a warp a row and a lane a key, and O stays in registers as patches of rows x 4 dims.
-// Every layout question is asked while staging, so the products know nothing of types, pages or hooks. Longer than most kernels, because all
-// of that is here once.
+// Every layout question is asked while staging, so the products know nothing of types, pages or hooks. Longer than most kernels, because
+// all of that is here once.
 #pragma once
 
 #include "attention/merge.cuh"

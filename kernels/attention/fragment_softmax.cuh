@@ -4,6 +4,7 @@
 #pragma once
 
 #include "attention/config.cuh"
+#include "attention/fragments.cuh"
 #include "attention/problem.cuh"
 #include "attention/state.cuh"
 #include "attention/variant.cuh"
@@ -21,7 +22,11 @@ __device__ __forceinline__ int fragment_key(int n, int j) { return 8 * n + 2 * (
 template <class Variant>
 constexpr float kHidden = Variant::kSoftmax ? -kInfinity : 0.0F;
 
-/// What the steps of an item need of it all the time. Positions are looked up where they are needed; hooks of the logits need them always.
+/// Positions are asked for in most steps: by hooks of the logits, and by masks of which nothing is proven.
+template <class Variant>
+constexpr bool kKeepsPositions = Variant::kLogitsPos || Variant::kMaskAtRun;
+
+/// What the steps of an item need of it all the time. Other variants look positions up where they are needed.
 struct StepRange {
   i32 end;         // keys
   i32 full_begin;  // no mask code within [full_begin, full_end)
@@ -35,7 +40,7 @@ struct StepRange {
 template <class Variant>
 __device__ __forceinline__ StepRange step_range(const Args& p, const abi::WorkItem& item) {
   StepRange range = {.end = item.kv_end, .full_begin = item.full_begin, .full_end = item.full_end, .positions = {}};
-  if constexpr (Variant::kLogitsPos) range.positions = key_list(p, item);
+  if constexpr (kKeepsPositions<Variant>) range.positions = key_list(p, item);
   return range;
 }
 
@@ -125,28 +130,99 @@ __device__ __forceinline__ void hide_masked(const typename Variant::Params& para
   }
 }
 
-/// The logits hook over one of the lane's rows: raw products become logits.
-template <class Variant, int kKeyTiles>
+/// The mask over the 32 keys from `first` on, of which those from `end` on do not exist, for a row of the lane's own: bit i, key first + i
+/// is visible. All lanes of the warp together.
+template <class Variant>
+__device__ __forceinline__ u32 visible_keys(const typename Variant::Params& params, const typename Variant::MaskRow& row,
+                                            const FragmentKeys& keys) {
+  const u32 exist = low_bits(keys.end - keys.first);
+  if (!keys.list.page_positions) return exist & Variant::mask_word(params, row, keys.list.kv_pos + keys.first);
+  const i64 own = keys.position(ptx::lane_idx());
+  u32 visible = 0;
+#pragma unroll 1
+  for (int i = 0; i < ptx::kWarp; ++i) visible |= (Variant::mask(params, row, of_lane(own, i)) ? 1U : 0U) << i;
+  return exist & visible;
+}
+
+/// Hides keys that `visible` does not have from one of the lane's rows.
+template <class Variant>
+__device__ __forceinline__ void hide(u32 visible, int half, float (&s)[4][4]) {
+  const u32 own = visible >> fragment_key(0, 0);
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      float& score = s[n][2 * half + j];
+      score = (own & (1U << (8 * n + j))) != 0 ? score : kHidden<Variant>;
+    }
+  }
+}
+
+/// What the logits hook needs for one of the lane's rows over a step's keys, which have consecutive positions.
+template <class Variant>
+__device__ __forceinline__ auto logits_step(const typename Variant::Params& params, const typename Variant::LogitsRow& row,
+                                            const FragmentKeys& keys, float factor) {
+  return Variant::logits_step(params, row, factor, keys.list.kv_pos + keys.first + fragment_key(0, 0));
+}
+/// The logit of a raw product in base-2 units, without softmax the weight; `column` as in fragment_key, less the lane's first one.
+template <class Variant, class Step>
+__device__ __forceinline__ float logit_of(const typename Variant::Params& params, const Step& step, float raw, int column) {
+  const float core = Variant::logits_core(params, step, raw, column);
+  if constexpr (!Variant::kLogitsScaled) return core;
+  if constexpr (Variant::kLogitsScaled) return ptx::fma(core, step.scale, step.offset);
+}
+
+/// Logits that are the score plus a multiple of the column and a number are summed by the products themselves: these begin with the sum of
+/// the rest over `factor`, of which `inverse` is the reciprocal. `row`: of the warp's rows the one that has the lane's number; what the
+/// rows need is worked out once by a lane each and passed on.
+template <class Variant, int kRowTiles, int kKeyTiles>
+__device__ __forceinline__ void begin_scores(const typename Variant::Params& params, const typename Variant::LogitsRow& row,
+                                             const FragmentKeys& keys, float factor, float inverse, float (&s)[kRowTiles][kKeyTiles][4]) {
+  const auto own = Variant::logits_step(params, row, factor, keys.list.kv_pos + keys.first);
+  const float own_slope = own.slope * inverse;
+  const float own_base = own.base * inverse;
+  const float first = static_cast<float>(fragment_key(0, 0));
+#pragma unroll
+  for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int lane = 16 * t + 8 * half + ptx::lane_idx() / 4;
+      const float slope = ptx::shuffle(own_slope, lane);
+      const float base = ptx::fma(slope, first, ptx::shuffle(own_base, lane));
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) s[t][n][2 * half + j] = ptx::fma(slope, static_cast<float>(8 * n + j), base);
+      }
+    }
+  }
+}
+
+/// The logits hook over one of the lane's rows: raw products become logits in base-2 units (without softmax, weights). `kAnyPositions`:
+/// keys may lie at positions of their own.
+template <class Variant, bool kAnyPositions = true, int kKeyTiles>
 __device__ __forceinline__ void apply_logits(const typename Variant::Params& params, const typename Variant::LogitsRow& row, int half,
                                              const FragmentKeys& keys, float factor, float (&s)[kKeyTiles][4]) {
-  const auto apply = [&](const auto& position) {
+  if (kAnyPositions && Variant::kLogitsPos && keys.list.page_positions) {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         float& score = s[n][2 * half + j];
-        score = Variant::logits(params, row, score * factor, position(n, j));
+        score = Variant::logits(params, row, score * factor, keys.position(fragment_key(n, j)));
+        if constexpr (Variant::kSoftmax) score *= kLog2E;
       }
     }
-  };
-  // The branch is out of the loop: adjacent keys need one addition each.
-  if constexpr (!Variant::kLogitsPos) {
-    apply([](int, int) { return i64{0}; });
-  } else if (keys.list.page_positions) {
-    apply([&](int n, int j) { return keys.position(fragment_key(n, j)); });
   } else {
-    const i64 first = keys.list.kv_pos + keys.first + fragment_key(0, 0);
-    apply([&](int n, int j) { return first + (8 * n + j); });
+    const auto step = logits_step<Variant>(params, row, keys, factor);
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        float& score = s[n][2 * half + j];
+        score = logit_of<Variant>(params, step, score, 8 * n + j);
+      }
+    }
   }
 }
 
@@ -172,19 +248,20 @@ __device__ __forceinline__ float top_of_row(const float (&s)[kKeyTiles][4], int 
   return ptx::max_number(top, ptx::shuffle_xor(top, 2));
 }
 
-/// A row's base need not be its maximum: as long as scores are at most 2^kSlack times above it, weights stay small enough for f16 and lose
-/// nothing, since all is relative. So it is raised (and what has been summed corrected) a few times a tile only.
-constexpr float kSlack = 8.0F;
+/// A row's base need not be its maximum: as long as scores are at most 2^kSlack times above it, weights stay small enough for their type
+/// and lose nothing, since all is relative. So it is raised (and what has been summed corrected) a few times a tile only, even where logits
+/// grow from key to key (ALiBi).
+template <Type t>
+constexpr float kSlack = t == Type::bf16 ? 24.0F : 8.0F;
 /// Whether a score of this lane is too far above its row's base. kShift: see raise_maxima.
 template <int kShift = 0, int kKeyTiles>
-__device__ __forceinline__ bool exceeds_base(const FragmentState& state, const float (&s)[kKeyTiles][4], float factor) {
-  constexpr float kRoom = kSlack + kShift;
-  return top_of_lane(s, 0) * factor > state.m[0] + kRoom || top_of_lane(s, 1) * factor > state.m[1] + kRoom;
+__device__ __forceinline__ bool exceeds_base(const FragmentState& state, const float (&s)[kKeyTiles][4], float factor, float slack) {
+  return top_of_lane(s, 0) * factor > state.m[0] + (slack + kShift) || top_of_lane(s, 1) * factor > state.m[1] + (slack + kShift);
 }
 
 /// Raises the maxima to `tops`, which `factor` > 0 brings to base-2 units, and the sums with them. `correction`: the factor of all that has
-/// been summed so far; true where some lane's is not 1. kShift: maxima are kept lowered by it, so that weights are up to 2^kShift, and up to
-/// 2^(kShift + kSlack) in the end.
+/// been summed so far; true where some lane's is not 1. kShift: maxima are kept lowered by it, so that weights are up to 2^kShift, and up
+/// to 2^(kShift + kSlack) in the end.
 template <int kShift = 0>
 __device__ __forceinline__ bool raise_maxima(FragmentState& state, const float (&tops)[2], float factor, float (&correction)[2]) {
   bool changed = false;
@@ -220,11 +297,46 @@ __device__ __forceinline__ void correct_sums(const float (&correction)[2], float
   }
 }
 
-/// Scores of one key tile become weights, which join the sums.
-__device__ __forceinline__ void weigh(FragmentState& state, float (&s)[4], float factor) {
+/// Scores of one key tile become weights relative to `base`, which join the sums.
+__device__ __forceinline__ void weigh(const float (&base)[2], float (&l)[2], float (&s)[4], float factor) {
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    s[j] = exp2_approx(ptx::fma(s[j], factor, -base_of(state.m[j / 2])));
+    s[j] = exp2_approx(ptx::fma(s[j], factor, -base[j / 2]));
+    l[j / 2] += s[j];
+  }
+}
+__device__ __forceinline__ void weigh(FragmentState& state, float (&s)[4], float factor) {
+  const float base[2] = {base_of(state.m[0]), base_of(state.m[1])};
+  weigh(base, state.l, s, factor);
+}
+
+/// Where logits are bounded, weights may be taken relative to a constant in place of the row's maximum: if within [2^-120, 2^30] they
+/// neither vanish nor, summed over all keys, overflow, and a floating-point product does not care about the scale. That holds up to a bound
+/// of 75 (a soft cap of 50 has 72.2). Weights of 16 bits must have f32's range.
+template <Config c, class Variant>
+constexpr bool kFixedMaximum =
+    Variant::kSoftmax&& Variant::kHasLogits&& kValueOperand<c, Variant> == Type::bf16&& Variant::kLogitsBound <= 75.0F;
+/// The constant: the bound itself, or less if the least weight would be below 2^-120.
+template <class Variant>
+constexpr float kMaximum = min(Variant::kLogitsBound, 120.0F - Variant::kLogitsBound);
+
+/// Raw products of key tile `n` become weights relative to kMaximum, which join the sums.
+template <class Variant>
+struct LogitsSteps {
+  typename Variant::LogitsStep half[2];
+};
+template <class Variant>
+__device__ __forceinline__ void weigh_products(const typename Variant::Params& params, const LogitsSteps<Variant>& steps, int n,
+                                               FragmentState& state, float (&s)[4]) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const typename Variant::LogitsStep& step = steps.half[j / 2];
+    const float core = Variant::logits_core(params, step, s[j], 8 * n + (j & 1));
+    if constexpr (Variant::kLogitsScaled) {
+      s[j] = exp2_approx(ptx::fma(core, step.scale, step.offset - kMaximum<Variant>));
+    } else {
+      s[j] = exp2_approx(core - kMaximum<Variant>);
+    }
     state.l[j / 2] += s[j];
   }
 }
@@ -263,15 +375,15 @@ struct ValueScale {
   }
 };
 
-/// The factor that brings raw products to base-2 units, without its sign; see signed_factor.
+/// The factor that brings raw products to base-2 units, without its sign; see negative().
 template <Config c, class Variant>
 struct ScoreFactor {
-  float raw;       // to natural units, where the logits hook wants them; else to base-2 units
-  float to_base2;  // of what raise_maxima and weigh are given: > 0, so that maxima may be taken before it
+  float raw = 0.0F;       // to natural units, where the logits hook wants them; else to base-2 units
+  float to_base2 = 1.0F;  // of what raise_maxima and weigh are given: > 0, so that maxima may be taken before it; logits need none
 
   static __device__ __forceinline__ ScoreFactor make(const Args& p, const abi::SegmentArg& segment, i32 kv_head) {
     const float raw = p.score_factor * common_scale<c.k_scale>(segment.k, kv_head);
-    if constexpr (!kOfProducts) return {raw, kLog2E};
+    if constexpr (!kOfProducts) return {raw, 1.0F};
     const float magnitude = abs(raw);
     return {raw, magnitude < 0x1p-126F ? 0x1p-126F : magnitude};  // 0 would make NaN of a hidden key's -inf
   }
@@ -283,6 +395,12 @@ struct ScoreFactor {
     const float magnitude = abs(raw) * inverse;
     return magnitude < 0x1p-126F ? 0x1p-126F : (magnitude < 0x1.fffffep127F ? magnitude : 0x1.fffffep127F);
   }
+  /// For kLogitsAdditive, where scores are summed with the rest of a logit: what brings that to base-2 units, and raw's reciprocal. Both
+  /// without raw's sign: scores have changed theirs.
+  __device__ __forceinline__ float additive_to_base2() const { return abs(raw) * kLog2E; }
+  __device__ __forceinline__ float inverse() const { return 1.0F / abs(raw); }
+  __device__ __forceinline__ bool invertible() const { return abs(raw) >= 0x1p-60F; }
+
   /// Whether scores must change their sign before they meet to_base2.
   __device__ __forceinline__ bool negative() const { return raw < 0.0F; }
 };

@@ -21,10 +21,10 @@ namespace girih::attention {
 template <Config c>
 constexpr Type kKeyOperand = bits(c.k_type) == 8 ? Type::f16 : c.q_type;
 template <Config c>
-constexpr bool kScalesQuery = kKeyOperand<c> == Type::f16 && c.q_type == Type::bf16;
+constexpr bool kScalesQuery = kKeyOperand<c> == Type::f16&& c.q_type == Type::bf16;
 
-/// Likewise in P V. Weights of a softmax are at most 1 (and see ValueScale); they are taken times 2^kWeightShift, so that those of 2^-29 and
-/// more keep all their bits in f16. Sums carry the factor along.
+/// Likewise in P V. Weights of a softmax are at most 1 (and see ValueScale); they are taken times 2^kWeightShift, so that those of 2^-29
+/// and more keep all their bits in f16. Sums carry the factor along.
 template <Config c, class Variant>
 constexpr bool kShiftsWeights = bits(c.v_type) == 8 && Variant::kSoftmax;
 template <Config c, class Variant>

@@ -225,8 +225,8 @@ class KeyStream {
     if (segment.page_size.divisor != 0) page_ = segment.kv_indices[next.table_begin + divide(static_cast<u32>(key), segment.page_size)];
   }
 
-  /// The keys whose pages have been asked for are the next steps'; then the same for those after them. What branches depend on is the same in
-  /// all lanes, and votes and a shuffle tell the compiler so: else it guards each shuffle against lanes that went another way.
+  /// The keys whose pages have been asked for are the next steps'; then the same for those after them. What branches depend on is the same
+  /// in all lanes, and votes and a shuffle tell the compiler so: else it guards each shuffle against lanes that went another way.
   __device__ __forceinline__ void look_up() {
     Next next = this->next();
     step_ = 0;

@@ -1,8 +1,8 @@
 // Decode with tensor cores: up to 16 packed rows (query tokens x the heads of a KV head) against many keys, bound by memory. The rows are
-// the columns of both products (K Q^T and V^T P^T), eight to an operand, and the second eight cost nothing where a tile has none. Q stays in
-// registers; each warp streams its own keys of every step (16 of 64, or 32 of 128) through its own rows of the ring, with its own softmax
-// state, so that the loop has no barrier of the block. The warps' states meet in shared memory where a tile (or chunk) ends.
-// The ring goes on over items: while a tile ends, the next one's keys are coming.
+// the columns of both products (K Q^T and V^T P^T), eight to an operand, and the second eight cost nothing where a tile has none. Q stays
+// in registers; each warp streams its own keys of every step (16 of 64, or 32 of 128) through its own rows of the ring, with its own
+// softmax state, so that the loop has no barrier of the block. The warps' states meet in shared memory where a tile (or chunk) ends. The
+// ring goes on over items: while a tile ends, the next one's keys are coming.
 #pragma once
 
 #include "attention/column_scores.cuh"

@@ -64,7 +64,8 @@ class Prefill {
   static constexpr int kSumTiles = kValueLoads * Values::kTilesPerLoad;
   static constexpr int kKeyTiles = 4;  // of scores at once
   static constexpr int kRowTiles = Shape::kRowTiles;
-  static constexpr int kShift = kWeightShift<c, Variant> > 0 ? kWeightShift<c, Variant> - static_cast<int>(kSlack) : 0;
+  static constexpr float kWeightSlack = kSlack<kValueOperand<c, Variant>>;
+  static constexpr int kShift = kWeightShift<c, Variant> > 0 ? kWeightShift<c, Variant> - static_cast<int>(kWeightSlack) : 0;
   static constexpr bool kScalesValues = Stream::kValueScales && kShift > 0;
 
   __device__ __forceinline__ Prefill(const Args& p, const typename Variant::Params& params, u8* s_memory)
@@ -125,6 +126,12 @@ class Prefill {
   static_assert(Stream::kStepKeys % kPartKeys == 0);
   static constexpr int kStepParts = Stream::kStepKeys / kPartKeys;
   static constexpr int kMaxSharers = c.batch_invariant ? 1 : min(2 * kStepParts, Shape::kWarps);
+  static_assert(kPartKeys == ptx::kWarp, "a word has the mask of a part");
+  static constexpr bool kFixed = kFixedMaximum<c, Variant>;
+  /// A logit's summands besides the score begin the products' sums; scales of single keys or rows would scale them, too.
+  static constexpr bool kAdditive = Variant::kLogitsAdditive && !Stream::kKeyScales && !kScalesQuery<c>;
+  /// Q has the sign of the factor of scores.
+  static constexpr bool kNegates = !Variant::kHasLogits || kAdditive;
 
   __device__ __forceinline__ u64* full(int step) const { return reinterpret_cast<u64*>(s_memory_ + Shape::kBarriersAt) + 2 * step; }
   __device__ __forceinline__ u64* empty(int step) const { return full(step) + 1; }
@@ -161,7 +168,9 @@ class Prefill {
     const u8* s_key_scales = KeyStream<c>::scales(s_memory_, slot);
     const u8* s_value_scales = c.v_is_k ? s_key_scales : s_key_scales + Stream::kSlotScaleBytes;
     ptx::mbarrier_wait(full(step_), parity_);
-    const bool all_visible = begin >= range.full_begin && begin + Stream::kStepKeys <= range.full_end;
+    // Keys at positions of their own are rare: they share the code of the hidden ones.
+    const bool in_order = (!Variant::kLogitsPos || !range.positions.page_positions) && (!kAdditive || factor_.invertible());
+    const bool all_visible = in_order && begin >= range.full_begin && begin + Stream::kStepKeys <= range.full_end;
 #pragma unroll 1
     for (int part = 0; part < Stream::kStepKeys; part += kPartKeys) {
       if (((begin + part) / kPartKeys & (sharers_ - 1)) != share_) continue;
@@ -185,13 +194,21 @@ class Prefill {
   __device__ __forceinline__ void add_keys(const abi::WorkItem& item, const StepRange& range, int first, const u8* s_keys,
                                            const u8* s_values, const u8* s_key_scales, const u8* s_value_scales) {
     float s[kRowTiles][kKeyTiles][4];
-    scores(s_keys, s_key_scales, s);
+    const FragmentKeys keys = {range.positions, first, range.end};
+    u32 visible = ptx::kAllLanes;  // keys of the row that has the lane's number; asked for before the products, which take longer
+    if constexpr (kHides && Variant::kHasMask) {
+      const KeyList list = kKeepsPositions<Variant> ? range.positions : key_list(p_, item);
+      visible = visible_keys<Variant>(params_, mask_row(lane_ % Shape::kWarpRows), {list, first, range.end});
+      if (!ptx::any(visible != 0)) return;
+    }
+    clear_scores<kHides>(keys, s);
+    add_products(s_keys, s_key_scales, s);
     if constexpr (Stream::kKeyScales) {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) scale_keys(s_key_scales, s[t]);
     }
-    finish_scores<kHides>(item, range, first, s);
-    add_values(s_values, s_value_scales, s);
+    if constexpr (kHides || !kFixed) finish_scores<kHides>(keys, visible, s);
+    add_values<kHides>(keys, s_values, s_value_scales, s);
   }
 
   __device__ __forceinline__ void begin_item(const abi::WorkItem& item) {
@@ -215,12 +232,18 @@ class Prefill {
   __device__ __forceinline__ void clear() {
     value_scale_ = {};
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) clear_sums(state_[t], o_[t]);
+    for (int t = 0; t < kRowTiles; ++t) {
+      clear_sums(state_[t], o_[t]);
+      if constexpr (kFixed) state_[t].m[0] = state_[t].m[1] = kMaximum<Variant>;
+    }
   }
   __device__ __forceinline__ void correct_all_sums(float correction) {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) correct_sums({correction, correction}, o_[t]);
   }
+
+  /// What weights are relative to.
+  __device__ __forceinline__ float base(int t, int half) const { return kFixed ? kMaximum<Variant> : base_of(state_[t].m[half]); }
 
   __device__ __forceinline__ float* own_inverse() const {
     return reinterpret_cast<float*>(s_memory_ + Shape::kInverseAt) + warp_ * Shape::kWarpRows;
@@ -230,7 +253,7 @@ class Prefill {
   /// This warp's rows of Q, and what hooks ask of them, for a new tile.
   __device__ __forceinline__ void load_rows(const abi::WorkItem& item) {
     ptx::sync_warp();  // the last tile's rows are no longer read
-    load_query_rows<c, Keys, typename Shape::QueryRows, Shape::kWarpRows>(p_, item, first_row_, !Variant::kHasLogits && factor_.negative(),
+    load_query_rows<c, Keys, typename Shape::QueryRows, Shape::kWarpRows>(p_, item, first_row_, kNegates && factor_.negative(),
                                                                           own_query());
     if constexpr (kScalesQuery<c>) {
       ptx::sync_warp();
@@ -242,15 +265,24 @@ class Prefill {
     ptx::sync_warp();
   }
 
-  __device__ __forceinline__ void scores(const u8* s_keys, const u8* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) const {
+  /// What scores begin with.
+  template <bool kHides>
+  __device__ __forceinline__ void clear_scores(const FragmentKeys& keys, float (&s)[kRowTiles][kKeyTiles][4]) const {
+    if constexpr (kAdditive && !kHides) {
+      begin_scores<Variant>(params_, logits_row(lane_ % Shape::kWarpRows), keys, abs(factor_.raw), factor_.inverse(), s);
+    } else {
 #pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
+      for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
+        for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) s[t][n][j] = 0.0F;
+          for (int j = 0; j < 4; ++j) s[t][n][j] = 0.0F;
+        }
       }
     }
+  }
+
+  __device__ __forceinline__ void add_products(const u8* s_keys, const u8* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) const {
     // Fragments are asked for one round of products ahead (where registers allow): the latency of shared memory is that of five products.
     const auto query = query_rows_.in(own_query());
     const auto keys = key_rows_.in(s_keys);
@@ -305,71 +337,83 @@ class Prefill {
     }
   }
 
+  /// What brings scores, as finish_scores leaves them, to base-2 units.
+  template <bool kHides>
+  __device__ __forceinline__ float to_base2() const {
+    return kAdditive && !kHides ? factor_.additive_to_base2() : factor_.to_base2;
+  }
+
   /// Hooks and masks; then the maxima, and what has been summed is brought to them.
   template <bool kHides>
-  __device__ __forceinline__ void finish_scores(const abi::WorkItem& item, const StepRange& range, int begin,
-                                                float (&s)[kRowTiles][kKeyTiles][4]) {
-    if constexpr (Variant::kHasLogits) {
-      const FragmentKeys columns = {range.positions, begin, range.end};
+  __device__ __forceinline__ void finish_scores(const FragmentKeys& keys, u32 visible, float (&s)[kRowTiles][kKeyTiles][4]) {
+    if constexpr (Variant::kHasLogits && (kHides || !kAdditive)) {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          apply_logits<Variant>(params_, logits_row(t, half), half, columns, factor_.raw, s[t]);
+          apply_logits<Variant, kHides>(params_, logits_row(t, half), half, keys, kNegates ? abs(factor_.raw) : factor_.raw, s[t]);
         }
       }
     }
     if constexpr (kHides) {
-      if constexpr (Variant::kHasMask) {
-        const KeyList list = key_list(p_, item);
-        const FragmentKeys columns = {list, begin, range.end};
 #pragma unroll
-        for (int t = 0; t < kRowTiles; ++t) {
+      for (int t = 0; t < kRowTiles; ++t) {
+        if constexpr (Variant::kHasMask) {
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            hide_masked<Variant>(params_, mask_row(t, half), half, columns, s[t]);
-          }
+          for (int half = 0; half < 2; ++half) hide<Variant>(ptx::shuffle(visible, 16 * t + 8 * half + lane_ / 4), half, s[t]);
+        } else {
+          hide_past_end<Variant>(s[t], keys.end - keys.first);
         }
       }
-#pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) hide_past_end<Variant>(s[t], range.end - begin);
     }
-    if constexpr (Variant::kSoftmax) {
+    if constexpr (Variant::kSoftmax && !kFixed) {
+      const float factor = to_base2<kHides>();
       bool exceeds = false;
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) exceeds = exceeds_base<kShift>(state_[t], s[t], factor_.to_base2) || exceeds;
+      for (int t = 0; t < kRowTiles; ++t) exceeds = exceeds_base<kShift>(state_[t], s[t], factor, kWeightSlack) || exceeds;
       if (ptx::any(exceeds)) {
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) {
           const float tops[2] = {top_of_row(s[t], 0), top_of_row(s[t], 1)};
           float correction[2];
-          if (raise_maxima<kShift>(state_[t], tops, factor_.to_base2, correction)) correct_sums(correction, o_[t]);
+          if (raise_maxima<kShift>(state_[t], tops, factor, correction)) correct_sums(correction, o_[t]);
         }
       }
     }
   }
 
-  __device__ __forceinline__ const u8* kept_row(int t, int half) const {
-    return s_memory_ + Shape::kRowsAt + warp_ * Shape::kWarpRowBytes + (16 * t + 8 * half + lane_ / 4) * sizeof(RowVars);
+  /// Of a row of this warp.
+  __device__ __forceinline__ const u8* kept_row(int row) const {
+    return s_memory_ + Shape::kRowsAt + warp_ * Shape::kWarpRowBytes + row * sizeof(RowVars);
   }
-  __device__ __forceinline__ typename Variant::MaskRow mask_row(int t, int half) const {
+  __device__ __forceinline__ typename Variant::MaskRow mask_row(int row) const {
     if constexpr (kKeepsHooks<Variant>) {
-      return reinterpret_cast<const HookRow<Variant>*>(kept_row(t, half))->mask;
+      return reinterpret_cast<const HookRow<Variant>*>(kept_row(row))->mask;
     } else {
-      return Variant::mask_row(params_, *reinterpret_cast<const RowVars*>(kept_row(t, half)));
+      return Variant::mask_row(params_, *reinterpret_cast<const RowVars*>(kept_row(row)));
+    }
+  }
+  __device__ __forceinline__ typename Variant::LogitsRow logits_row(int row) const {
+    if constexpr (!kLogitsRead<Variant>) return {};
+    if constexpr (kKeepsHooks<Variant>) {
+      return reinterpret_cast<const HookRow<Variant>*>(kept_row(row))->logits;
+    } else {
+      return Variant::logits_row(params_, *reinterpret_cast<const RowVars*>(kept_row(row)));
     }
   }
   __device__ __forceinline__ typename Variant::LogitsRow logits_row(int t, int half) const {
-    if constexpr (!kLogitsRead<Variant>) return {};
-    if constexpr (kKeepsHooks<Variant>) {
-      return reinterpret_cast<const HookRow<Variant>*>(kept_row(t, half))->logits;
-    } else {
-      return Variant::logits_row(params_, *reinterpret_cast<const RowVars*>(kept_row(t, half)));
-    }
+    return logits_row(16 * t + 8 * half + lane_ / 4);
+  }
+  __device__ __forceinline__ auto logits_steps(const FragmentKeys& keys, int t) const {
+    return LogitsSteps<Variant>{{logits_step<Variant>(params_, logits_row(t, 0), keys, factor_.raw),
+                                 logits_step<Variant>(params_, logits_row(t, 1), keys, factor_.raw)}};
   }
 
-  /// Scores become weights, 16 keys at a time, so that their exponentials run beside the products of the 16 before.
-  __device__ __forceinline__ void add_values(const u8* s_values, const u8* s_scales, float (&s)[kRowTiles][kKeyTiles][4]) {
+  /// Scores become weights, 16 keys at a time, so that their exponentials run beside the products of the 16 before; where nothing is hidden
+  /// and no maximum is needed, the logits hook does, too.
+  template <bool kHides>
+  __device__ __forceinline__ void add_values(const FragmentKeys& keys, const u8* s_values, const u8* s_scales,
+                                             float (&s)[kRowTiles][kKeyTiles][4]) {
     if constexpr (kScalesValues) {
       const float correction = value_scale_.raise(largest_scale_of_keys<kKeyTiles>(s_scales));
       if (correction != 1.0F) correct_all_sums(correction);
@@ -388,9 +432,13 @@ class Prefill {
       u32 a[kRowTiles][4];
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
-        if constexpr (Variant::kSoftmax) {
-          weigh(state_[t], s[t][n], factor_.to_base2);
-          weigh(state_[t], s[t][n + 1], factor_.to_base2);
+        if constexpr (kFixed && !kHides) {
+          weigh_products<Variant>(params_, logits_steps(keys, t), n, state_[t], s[t][n]);
+          weigh_products<Variant>(params_, logits_steps(keys, t), n + 1, state_[t], s[t][n + 1]);
+        } else if constexpr (Variant::kSoftmax) {
+          const float bases[2] = {base(t, 0), base(t, 1)};
+          weigh(bases, state_[t].l, s[t][n], to_base2<kHides>());
+          weigh(bases, state_[t].l, s[t][n + 1], to_base2<kHides>());
         }
         if constexpr (Stream::kValueScales) {
           scale_keys(s_scales, n, kScalesValues ? value_scale_.inverse : 1.0F, s[t][n]);
@@ -435,7 +483,8 @@ class Prefill {
         }
         ptx::sync_warp();
         const int row = first_row_ + 16 * t + 8 * half + lane_ / 4;
-        const RowState state = {state_[t].m[half] + kShift, l};
+        const float m = kFixed ? (l == 0.0F ? -kInfinity : kMaximum<Variant>) : state_[t].m[half] + kShift;
+        const RowState state = {m, l};
         end_tile_row<c, Variant>(p_, params_, item, min(row, item.row_count - 1), state, value_factor, quad_dims(row < item.row_count),
                                  [&](int dim, float(&x)[4]) { load_floats(staged(lane_ / 4, dim), x); });
       }

@@ -100,20 +100,21 @@ template <Config c, class Variant>
 __device__ __forceinline__ RowEnd end_row(const typename Variant::Params& params, RowState s, i32 q_head) {
   if constexpr (!Variant::kSoftmax) return {1.0F, 0.0F, false};
   const bool empty = is_empty(s);
-  RowEnd end = {.factor = empty ? 0.0F : 1.0F / s.l, .lse = empty ? -kInfinity : s.m + log2(s.l), .empty = empty};
+  float scale = 1.0F;  // of the row's values
   if constexpr (Variant::kHasSink && !c.partial_state) {
+    // The sink is one more score; the logarithm is that of the LSE, if any.
     const float sink = Variant::sink(params, q_head) * kLog2E;
-    if (end.lse == -kInfinity) {
-      end.lse = sink;
+    if (empty) {
+      s = {sink, sink == -kInfinity ? 0.0F : 1.0F};
     } else if (sink != -kInfinity) {
-      const float top = sink > end.lse ? sink : end.lse;
-      const float mine = exp2(end.lse - top);
-      const float sum = mine + exp2(sink - top);
-      end.factor *= mine / sum;
-      end.lse = top + log2(sum);
+      const float top = sink > s.m ? sink : s.m;
+      scale = exp2(s.m - top);
+      s.l = ptx::fma(s.l, scale, exp2(sink - top));
+      s.m = top;
     }
   }
-  return end;
+  const float lse = c.lse == Lse::none ? 0.0F : is_empty(s) ? -kInfinity : s.m + log2(s.l);
+  return {.factor = empty ? 0.0F : scale / s.l, .lse = lse, .empty = empty};
 }
 
 template <Config c, class Variant>

@@ -19,7 +19,7 @@ bool is_shift_invariant(const variant::Code& mask) {
     const auto arg = [&](int i) { return moves[static_cast<std::size_t>(in.args[i])]; };
     bool stay = true;
     bool shift = true;
-    for (int i = 0; i < 3 && in.args[i] >= 0; ++i) {
+    for (int i = 0; i < variant::kMaxArgs && in.args[static_cast<std::size_t>(i)] >= 0; ++i) {
       stay = stay && arg(i) == Move::stays;
       shift = shift && arg(i) == Move::shifts;
     }

@@ -121,6 +121,12 @@ AttentionSpec normalise(const AttentionSpec& given, const variant::Program& prog
     fail(Code::invalid_argument, kOp,
          "spec.partial_state=true needs spec.lse (natural or base2) and softmax, or the state cannot be merged");
   }
+  if (!program.texts.empty() && device == DeviceKind::cpu) {
+    fail(Code::unsupported, kOp,
+         "spec.variant holds the CUDA text \"{}\" (cuda_code), which only a CUDA compiler understands; use a CUDA context, or write it as an "
+         "expression",
+         program.texts[0].name);
+  }
   if (program.rope) {
     const Rope& rope = *program.rope;
     const int dim = rope.rotary_dim == 0 ? spec.head_dim_qk - rope.rotary_begin : rope.rotary_dim;

@@ -54,6 +54,21 @@ std::string first_message(std::string_view log) {
   return std::string(error.empty() ? first : error);
 }
 
+struct Position {
+  std::string_view file;
+  std::int64_t line = 0;  // 0: not in a text of the caller's
+};
+/// Where in a text of the caller's the message "FILE(LINE): ..." is: such texts begin with a `#line 1 "FILE"` in the source.
+Position callers_line(std::string_view message, std::string_view source) {
+  const std::size_t open = message.find('(');
+  if (open == std::string_view::npos) return {};
+  const std::string_view file = message.substr(0, open);
+  if (source.find(fmt::format("#line 1 \"{}\"\n", file)) == std::string_view::npos) return {};
+  Position at{file};
+  std::from_chars(message.data() + open + 1, message.data() + message.size(), at.line);
+  return at;
+}
+
 /// 90 of "sm_90a" and "compute_90"; throws invalid_argument for what names no architecture.
 int arch_of(std::string_view target) {
   std::string_view digits = target;
@@ -139,6 +154,10 @@ Cubin compile(const Nvrtc& nvrtc, const Recipe& recipe, const SaveSource& save) 
   cubin.key = recipe.key(nvrtc.version());
   if (!result.ok) {
     const std::string message = first_message(result.log);
+    if (const auto [name, line] = callers_line(message, kernel.source); line > 0) {
+      fail(Code::invalid_argument, "variant", "CUDA text \"{}\" does not compile, line {}: {} (kernel {}, NVRTC {})", name, line,
+           message.substr(std::min(message.size(), message.find("): ") + 3)), kernel.name, nvrtc.version());
+    }
     const std::string saved = save ? save(cubin.key, kernel.source) : std::string();
     fail(Code::internal, "jit", "kernel {} does not compile: {}; key {}; NVRTC {} with options {}; its source {}", kernel.name,
          message.empty() ? result.error : message, cubin.key, nvrtc.version(), fmt::join(recipe.options, " "),

@@ -172,7 +172,7 @@ std::optional<Folded> fold_integer_identities(Op op, std::span<const Instruction
 
 std::optional<Folded> fold(const Instruction& instruction, std::span<const Instruction* const> args) {
   const Op op = instruction.op;
-  if (args.empty() || op == Op::array_param || op == Op::bits_param) return std::nullopt;
+  if (args.empty() || op == Op::array_param || op == Op::bits_param || op == Op::cuda_code) return std::nullopt;
   if (op == Op::and_ || op == Op::or_ || op == Op::not_ || op == Op::select) return fold_logic(op, args);
   bool constant = true;
   for (const Instruction* arg : args) constant = constant && is_constant(*arg);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "variant/affine.h"
 #include "variant/hull.h"
@@ -341,6 +342,11 @@ Hull MaskProver::State::evaluate(std::size_t index, const Box& box, Range kv) {
   switch (instruction.op) {
     case Op::var:
       hull.integer = instruction.var == Var::kv_pos ? kv : box.*kBoxMember[static_cast<std::size_t>(instruction.var)];
+      return hull;
+    case Op::param_handle: return hull;
+    case Op::cuda_code:
+      hull.integer = kAllIntegers;
+      hull.number = {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity(), true};
       return hull;
     case Op::array_param: return array_hull(instruction, arg(0).integer);
     case Op::bits_param: {

@@ -50,12 +50,24 @@ enum class Op : std::uint8_t {
   sqrt,
   rsqrt,
   sigmoid,
+  // the escape hatch
+  param_handle,  // an array or bit array as such, for a text
+  cuda_code,     // up to kMaxArgs arguments
 };
 
 enum class Var : std::uint8_t { score, q_pos, kv_pos, q_idx, q_len, kv_len, request, q_head, kv_head, q_row, x, dim, mean_square };
 inline constexpr int kNumVars = 13;
+inline constexpr int kMaxArgs = 8;
 /// Deeper graphs are refused as they are built, so that walking and freeing one by recursion never exhausts the stack.
 inline constexpr int kMaxDepth = 1024;
+
+/// What cuda_code() was given.
+struct CudaText {
+  std::string name;
+  std::string body;
+  std::string result;      // its type as CUDA spells it: "float"
+  std::string parameters;  // "float score, Elements<i32> ids"
+};
 
 struct Node {
   Op op{};
@@ -66,7 +78,8 @@ struct Node {
   std::string param;         // *_param
   DType param_dtype{};       // array_param; scalar_param: f32 or i64
   ParamTime param_time{};
-  std::vector<std::shared_ptr<const Node>> args;  // 0..3
+  std::shared_ptr<const CudaText> cuda;           // Op::cuda_code
+  std::vector<std::shared_ptr<const Node>> args;  // 0..3, cuda_code: 0..kMaxArgs
   int depth = 1;                                  // 1 + the deepest argument's
 };
 

@@ -4,6 +4,7 @@
 
 #include "variant/program.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <map>
@@ -69,7 +70,7 @@ std::string_view kind_name(ParamInfo::Kind kind) {
 
 int num_args(const Instruction& instruction) {
   int n = 0;
-  while (n < 3 && instruction.args[static_cast<std::size_t>(n)] >= 0) ++n;
+  while (n < kMaxArgs && instruction.args[static_cast<std::size_t>(n)] >= 0) ++n;
   return n;
 }
 
@@ -101,7 +102,7 @@ class Compiler {
   // What is collected before dead code is dropped: far above kMaxInstructions, within the 16 bits of an operand.
   static constexpr std::size_t kMaxLowered = 32000;
 
-  using Key = std::tuple<Op, ExprType, Var, std::int16_t, std::array<std::int16_t, 3>, std::int64_t, std::uint32_t>;
+  using Key = std::tuple<Op, ExprType, Var, std::int16_t, std::array<std::int16_t, kMaxArgs>, std::int64_t, std::uint32_t>;
 
   const Instruction& at(int index) const { return instructions_[static_cast<std::size_t>(index)]; }
 
@@ -139,15 +140,27 @@ class Compiler {
       }
     }
     if (!node.param.empty()) instruction.param = static_cast<std::int16_t>(param_of(node));
-    if (node.op == Op::array_param) instruction.dtype = node.param_dtype;
+    if (node.op == Op::cuda_code) instruction.integer = text_of(*node.cuda);
+    if (node.op == Op::array_param || node.op == Op::param_handle) instruction.dtype = node.param_dtype;
     for (std::size_t i = 0; i < node.args.size(); ++i) instruction.args[i] = static_cast<std::int16_t>(by_node_.at(node.args[i].get()));
     return instruction;
   }
 
+  int text_of(const CudaText& text) {
+    const auto same = [&](const CudaText& other) {
+      return other.name == text.name && other.body == text.body && other.result == text.result && other.parameters == text.parameters;
+    };
+    const auto found = std::find_if(seen_texts_.begin(), seen_texts_.end(), same);
+    if (found != seen_texts_.end()) return static_cast<int>(found - seen_texts_.begin());
+    seen_texts_.push_back(text);
+    return static_cast<int>(seen_texts_.size()) - 1;
+  }
+
   int param_of(const Node& node) {
     ParamInfo info{node.param, ParamInfo::Kind::scalar, node.param_dtype, node.param_time};
-    if (node.op == Op::array_param) info.kind = ParamInfo::Kind::array;
-    if (node.op == Op::bits_param) info.kind = ParamInfo::Kind::bits;
+    const bool is_handle = node.op == Op::param_handle;
+    if (node.op == Op::array_param || (is_handle && node.param_dtype != DType::u8)) info.kind = ParamInfo::Kind::array;
+    if (node.op == Op::bits_param || (is_handle && node.param_dtype == DType::u8)) info.kind = ParamInfo::Kind::bits;
     for (std::size_t i = 0; i < seen_params_.size(); ++i) {
       const ParamInfo& other = seen_params_[i];
       if (other.name != info.name) continue;
@@ -167,7 +180,7 @@ class Compiler {
   /// Folds `instruction`, or finds an equal one, or appends it.
   int emit(const Instruction& instruction) {
     const int n = num_args(instruction);
-    std::array<const Instruction*, 3> args{};
+    std::array<const Instruction*, kMaxArgs> args{};
     for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) args[i] = &at(instruction.args[i]);
     if (const auto folded = fold(instruction, std::span(args.data(), static_cast<std::size_t>(n)))) {
       return folded->constant ? emit(*folded->constant) : instruction.args[static_cast<std::size_t>(folded->arg)];
@@ -233,7 +246,14 @@ class Compiler {
       instruction.param = final_param(static_cast<std::size_t>(instruction.param));
       code.uses_run_param = code.uses_run_param || program_.params[static_cast<std::size_t>(instruction.param)].time == ParamTime::run;
     }
+    if (instruction.op == Op::cuda_code) instruction.integer = final_text(static_cast<std::size_t>(instruction.integer));
     code.instructions.push_back(instruction);
+  }
+
+  std::int64_t final_text(std::size_t seen) {
+    const auto [where, inserted] = final_texts_.try_emplace(seen, std::ssize(program_.texts));
+    if (inserted) program_.texts.push_back(seen_texts_[seen]);
+    return where->second;
   }
 
   std::int16_t final_param(std::size_t seen) {
@@ -255,6 +275,8 @@ class Compiler {
   std::unordered_map<const Node*, int> by_node_;
   std::map<Key, int> by_value_;
   std::vector<ParamInfo> seen_params_;
+  std::vector<CudaText> seen_texts_;
+  std::map<std::size_t, std::int64_t> final_texts_;
 };
 
 void check_rope(const Rope& rope) {
@@ -295,6 +317,7 @@ void append_text(std::string& text, const Instruction& instruction, std::size_t 
   }
   text += name(instruction.op);
   if (instruction.op != Op::to_number && instruction.type == ExprType::integer) text += ".i";
+  if (instruction.op == Op::cuda_code) fmt::format_to(std::back_inserter(text), ".t{}", instruction.integer);
   if (instruction.param >= 0) fmt::format_to(std::back_inserter(text), ".p{}", instruction.param);
   text += '(';
   for (int i = 0; i < num_args(instruction); ++i) {
@@ -317,6 +340,10 @@ std::string make_key_text(const Program& program) {
   for (std::size_t i = 0; i < program.params.size(); ++i) {
     const ParamInfo& param = program.params[i];
     fmt::format_to(out, ";p{}={}:{}:{}:{}", i, param.name, kind_name(param.kind), girih::name(param.dtype), time_name(param.time));
+  }
+  for (std::size_t i = 0; i < program.texts.size(); ++i) {
+    const CudaText& t = program.texts[i];
+    fmt::format_to(out, ";t{}={} {}({}){}:{}", i, t.result, t.name, t.parameters, t.body.size(), t.body);
   }
   for (const HookRule& rule : kHooks) {
     const Code& code = program.*rule.code;

@@ -20,8 +20,8 @@ struct Instruction {
   bool by_row = false;      // differs between the query rows of a tile
   std::int16_t param = -1;  // index into Program::params
   DType dtype{};            // array_param: of the elements
-  std::array<std::int16_t, 3> args{-1, -1, -1};
-  std::int64_t integer = 0;
+  std::array<std::int16_t, kMaxArgs> args{-1, -1, -1, -1, -1, -1, -1, -1};
+  std::int64_t integer = 0;  // const_*; cuda_code: index into Program::texts
   float number = 0;
 };
 
@@ -47,6 +47,7 @@ struct Program {
   static constexpr int kMaxInstructions = 256;  // per hook
   Code query, key, value, logits, mask, sink, output;
   std::vector<ParamInfo> params;
+  std::vector<CudaText> texts;
   bool softmax = true;
   std::optional<Rope> rope;
   std::string key_text;  // canonical text of everything above: equal text, equal kernel

@@ -27,6 +27,7 @@ struct ServingCase {
   std::vector<std::int64_t> qo_lens{}, kv_lens{};  ///< per request
   std::string mask = "causal", logits = "none";    ///< calls of tools/named_variant.h
   bool sinks = false;                              ///< a learned logit per query head
+  bool packed_mask = false;                        ///< the mask as packed bits of run time
   std::int64_t shared_prefix = 0;                  ///< the first keys of every request lie in the same pages (a multiple of the page size)
   bool cascade = false;                            ///< the shared prefix is a segment of its own, one group over all requests
   std::vector<std::string> twins{};                ///< cases to be timed in turns with this one: a ratio to them is of interest

@@ -88,6 +88,7 @@ class GpuServingTable {
     const AttentionSpec gqa = spec_of(32, 8, 128);
     add("prefill-causal-8192", gqa, {8192}, {8192}, kEndlessPage);
     add("prefill-causal-16384", gqa, {16384}, {16384}, kEndlessPage);
+    add("prefill-full-8192", gqa, {8192}, {8192}, kEndlessPage).mask = "full";
     add("prefill-full-16384", gqa, {16384}, {16384}, kEndlessPage).mask = "full";
     add("prefill-causal-b8-2048", gqa, Lens(8, 2048), Lens(8, 2048), kEndlessPage);
     add("prefill-causal-8192-page16", gqa, {8192}, {8192});
@@ -138,6 +139,12 @@ class GpuServingTable {
     add("prefill-causal-8192-softcap", gqa, {8192}, {8192}, kEndlessPage).logits = "soft_cap:cap=50";
     add("prefill-causal-8192-alibi", gqa, {8192}, {8192}, kEndlessPage).logits = "alibi";
     add("prefill-causal-8192-document", gqa, {8192}, {8192}, kEndlessPage).mask = "document:size=1024";
+    add("prefill-full-b8-1024", gqa, Lens(8, 1024), Lens(8, 1024), kEndlessPage).mask = "full";  // the documents as requests
+    ServingCase& packed = add("prefill-packed-causal-8192", gqa, {8192}, {8192}, kEndlessPage);  // all keys are visited: see full-8192
+    packed.packed_mask = true;
+    ServingCase& capped = add("prefill-window1024-b4-8192-softcap", gqa, Lens(4, 8192), Lens(4, 8192), kEndlessPage);
+    capped.mask = "sliding_window:size=1024";
+    capped.logits = "soft_cap:cap=50";
     add("prefill-causal-8192-sink", gqa, {8192}, {8192}, kEndlessPage).sinks = true;
     add_decode("decode-b64-kv8192-softcap", gqa, Lens(64, 8192)).logits = "soft_cap:cap=50";
     add_decode("decode-b64-kv8192-sink", gqa, Lens(64, 8192)).sinks = true;

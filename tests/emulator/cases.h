@@ -10,6 +10,7 @@
 
 #include "attention/cuda.h"
 #include "cases/attention.h"
+#include "cases/cuda_only.h"
 
 namespace girih::emulator {
 
@@ -98,7 +99,7 @@ inline std::vector<cases::AttentionCase> all_cases() {
   for (cases::AttentionCase& c : non_finite_cases()) all.push_back(std::move(c));
   all.push_back(many_row_values_case());
   for (std::vector<cases::AttentionCase> some :
-       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases()}) {
+       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases()}) {
     for (cases::AttentionCase& c : some) all.push_back(std::move(c));
   }
   return all;
@@ -178,6 +179,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"window_9_4_mixed", true},
     {"chunked_local_16_mixed"},
     {"document_plan_mixed"},
+    {"spans_plan_mixed"},
     {"custom_mask_run_mixed", true},
     {"tree_run_mixed"},
     {"by_everything_mixed", true},
@@ -186,6 +188,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"soft_cap_scalar_mixed"},
     {"alibi_mixed"},
     {"sinks_window_cap_mixed", true},
+    {"cuda_text_mixed", true},
     {"bias_by_positions_mixed"},
     {"select_min_max_exp_mixed"},
     {"sigmoid_mixed", true},

@@ -19,6 +19,9 @@ struct CudaVariant {
   void (*value)(const void* args, std::int64_t kv_head, std::int64_t kv_pos, float mean_square, int n, float* x);
   void (*output)(const void* args, const CudaRow& row, int n, float* x);
   float (*sink)(const void* args, std::int64_t q_head);
+  // As fragment kernels have them: logits of raw products at columns 0.. from position `first` on; visible keys of 32 rows, a lane each.
+  void (*near_logits)(const void* args, const CudaRow& row, std::int64_t first, float factor, int n, float* raw);
+  void (*mask_words)(const void* args, const CudaRow* rows, std::int64_t first, std::uint32_t* words);
 };
 
 /// rope.cuh's rotation(): cos and sin of an angle in 2^-64 turns.

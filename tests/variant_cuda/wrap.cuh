@@ -1,8 +1,10 @@
 // Kernel text: wraps a printed Variant's hooks as the plain functions of functions.h.
 #pragma once
 
+#include "attention/fragment_softmax.cuh"
 #include "attention/rope.cuh"
 #include "attention/variant.cuh"
+#include "emulator/emulator.h"
 #include "variant_cuda/functions.h"
 
 namespace girih::attention {
@@ -19,7 +21,8 @@ inline RowVars row_vars(const test::CudaRow& r) {
           .kv_head = r.kv_head};
 }
 
-template <class V>
+/// V: printed for kernels with exact functions, A: for those with fragments.
+template <class V, class A>
 struct Wrapped {
   static auto params(const void* args) { return V::load_params(*static_cast<const Args*>(args)); }
 
@@ -55,10 +58,26 @@ struct Wrapped {
   }
   static float sink(const void* args, std::int64_t q_head) { return V::sink(params(args), q_head); }
 
+  static void near_logits(const void* args, const test::CudaRow& row, std::int64_t first, float factor, int n, float* raw) {
+    const auto p = A::load_params(*static_cast<const Args*>(args));
+    const auto step = A::logits_step(p, A::logits_row(p, row_vars(row)), factor, first);
+    for (int i = 0; i < n; ++i) raw[i] = logit_of<A>(p, step, raw[i], i) / (A::kSoftmax ? kLog2E : 1.0F);
+  }
+  static void mask_words(const void* args, const test::CudaRow* rows, std::int64_t first, std::uint32_t* words) {
+    const auto lane = [&] {
+      const auto p = A::load_params(*static_cast<const Args*>(args));
+      const int i = ptx::lane_idx();
+      words[i] = A::mask_word(p, A::mask_row(p, row_vars(rows[i])), first);
+    };
+    emulator::launch(lane, {.num_blocks = 1, .num_threads = 32});
+  }
+
   static constexpr test::CudaVariant table() {
     test::CudaVariant t{};
     if constexpr (V::kHasLogits) t.logits = logits;
+    if constexpr (V::kHasLogits) t.near_logits = near_logits;
     if constexpr (V::kHasMask) t.mask = mask;
+    if constexpr (V::kHasMask) t.mask_words = mask_words;
     if constexpr (V::kHasQuery) t.query = query;
     if constexpr (V::kHasKey) t.key = key;
     if constexpr (V::kHasValue) t.value = value;
