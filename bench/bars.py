@@ -1,7 +1,7 @@
-"""What the CPU backend is to reach, as data: bars over the rows of a result file. bench/table.py --bars prints them.
+"""What the backends are to reach, as data: bars over the rows of a result file. bench/table.py --bars prints them.
 
-A bar is a list of cases, what is measured of a row, and a limit. Ratios of two cases come from runs in turns (a row's "twins"), those to
-another library from the row's "peers".
+A bar is a list of cases, what is measured of a row (and of the file's other rows, by case), and a limit. On the CPU ratios of two cases come
+from runs in turns (a row's "twins"), on a GPU, whose clock is steady, from two rows. Those to another library come from the row's "peers".
 """
 
 import fnmatch
@@ -11,11 +11,11 @@ class Missing(Exception):
     """The results lack what the bar is about."""
 
 
-def roofline(row):
+def roofline(row, _):
     return row["roofline_fraction"]
 
 
-def peak(row):
+def peak(row, _):
     """Part of the peak of the widest instruction that the types allow."""
     return row["flops"] / row["seconds"] / row["peak_flops"]
 
@@ -28,20 +28,20 @@ def twin_of(row, name):
 
 
 def speedup_over(twin):
-    return lambda row: twin_of(row, twin)["ratio"]
+    return lambda row, _: twin_of(row, twin)["ratio"]
 
 
 def time_over(twin):
-    return lambda row: 1 / twin_of(row, twin)["ratio"]
+    return lambda row, _: 1 / twin_of(row, twin)["ratio"]
 
 
 def fraction_over(twin):
-    return lambda row: row["roofline_fraction"] / twin_of(row, twin)["roofline_fraction"]
+    return lambda row, _: row["roofline_fraction"] / twin_of(row, twin)["roofline_fraction"]
 
 
 def pair_cost_over(twin):
     """Time per visible (row, key) pair over the twin's."""
-    def value(row):
+    def value(row, _):
         other = twin_of(row, twin)
         return other["flops"] / row["flops"] / other["ratio"]
     return value
@@ -49,7 +49,7 @@ def pair_cost_over(twin):
 
 def speedup_over_peer(*kinds):
     """Over the fastest of the peers whose name ends in one of these kinds."""
-    def value(row):
+    def value(row, _):
         ratios = [peer["ratio"] for peer in row.get("peers", []) if peer["name"].split(" ", 2)[-1] in kinds]
         if not ratios:
             raise Missing("no peer")
@@ -57,10 +57,32 @@ def speedup_over_peer(*kinds):
     return value
 
 
-def speedup_over_one_worker(row):
+def speedup_over_one_worker(row, _):
     if "one_worker" not in row:
         raise Missing("not timed with one worker")
     return row["one_worker"]["ratio"]
+
+
+def teraflops(row, _):
+    return row["flops"] / row["seconds"] / 1e12
+
+
+def plan_microseconds(row, _):
+    return 1e6 * (row["plan_seconds"] + row["upload_seconds"])
+
+
+def time_of_row_over(case, per_pair=False):
+    """Time over another row's; `per_pair`: for each visible (row, key) pair."""
+    def value(row, rows):
+        if case not in rows:
+            raise Missing(f"no row {case}")
+        other = rows[case]
+        return row["seconds"] / other["seconds"] * (other["flops"] / row["flops"] if per_pair else 1)
+    return value
+
+
+def speedup_over_row(case):
+    return lambda row, rows: 1 / time_of_row_over(case)(row, rows)
 
 
 TORCH = speedup_over_peer("SDPA", "FlexAttention")
@@ -73,7 +95,7 @@ def sizes(stem):
 
 
 # (what, cases, measured value, ">=" or "<=", limit, how to print)
-PERCENT, TIMES = "{:.0%}", "{:.2f}x"
+PERCENT, TIMES, TERAFLOPS, MICROSECONDS = "{:.0%}", "{:.2f}x", "{:.0f} TF/s", "{:.0f} us"
 BARS = (
     ("part of roofline: decode MHA bf16", sizes("decode-mha-bf16"), roofline, ">=", 0.85, PERCENT),
     ("part of roofline: decode GQA bf16", sizes("decode-gqa-bf16"), roofline, ">=", 0.60, PERCENT),
@@ -108,6 +130,42 @@ BARS = (
 )
 
 
+FA2 = speedup_over_peer("fa2")
+FLEX = speedup_over_peer("FlexAttention")
+PLAIN_PREFILL = "prefill-causal-8192"
+GPU_BARS = (
+    ("over fa2: decode", ["decode-b64-kv8192"], FA2, ">=", 0.98, TIMES),
+    ("over fa2: decode", ["decode-b32-kv4096", "decode-b16-kv8192", "decode-b1-kv131072"], FA2, ">=", 1.0, TIMES),
+    ("over fa2: decode of short requests", ["decode-b64-kv1024"], FA2, ">=", 1.08, TIMES),
+    ("over fa2: decode of uniform lengths", ["decode-b256-uniform1024"], FA2, ">=", 1.02, TIMES),
+    ("over fa2: decode of uniform lengths", ["decode-b64-uniform4096"], FA2, ">=", 1.06, TIMES),
+    ("over fa2: decode of Zipf's lengths", ["decode-b64-zipf4096"], FA2, ">=", 3.1, TIMES),
+    ("over xqa: decode of Zipf's lengths", ["decode-b64-zipf4096"], speedup_over_peer("xqa"), ">=", 2.3, TIMES),
+    ("over fa2: decode of Zipf's lengths", ["decode-b16-zipf1024"], FA2, ">=", 1.15, TIMES),
+    ("over fa2: decode of one request", ["decode-b1-kv8192"], FA2, ">=", 1.2, TIMES),
+    ("time of page 1 over page 16: decode", ["decode-b32-kv4096-page1"], time_of_row_over("decode-b32-kv4096"), "<=", 1.05, TIMES),
+    ("over fa2: decode with fp8 KV", ["decode-b64-kv8192-e4m3"], FA2, ">=", 1.35, TIMES),
+    ("speed of fp8 KV over bf16: decode", ["decode-b64-kv8192-e4m3"], speedup_over_row("decode-b64-kv8192"), ">=", 1.6, TIMES),
+    ("time of batch_invariant: decode", ["decode-b64-kv8192-invariant"], time_of_row_over("decode-b64-kv8192"), "<=", 1.1, TIMES),
+    ("time of batch_invariant: decode", ["decode-b64-zipf4096-invariant"], time_of_row_over("decode-b64-zipf4096"), "<=", 1.1, TIMES),
+    ("over cascade: shared prefix", ["prefix8192-b64-cascade"], speedup_over_peer("cascade"), ">=", 1.8, TIMES),
+    ("over fa2: append of 16", ["append16-b16-kv4096"], FA2, ">=", 1.3, TIMES),
+    ("TFLOP/s: prefill causal", [PLAIN_PREFILL], teraflops, ">=", 380, TERAFLOPS),
+    ("over fa2: prefill causal", [PLAIN_PREFILL], FA2, ">=", 1.07, TIMES),
+    ("over FlexAttention: prefill causal, window", [PLAIN_PREFILL, "prefill-window1024-b4-8192"], FLEX, ">=", 1.05, TIMES),
+    ("over fa2: prefill window", ["prefill-window1024-b4-8192"], FA2, ">=", 1.05, TIMES),
+    ("time of page 16 over ragged: prefill", ["prefill-causal-8192-page16"], time_of_row_over(PLAIN_PREFILL), "<=", 1.05, TIMES),
+    ("over fa2: MLA decode, 128 heads", ["mla128-b64-kv5120"], FA2, ">=", 1.2, TIMES),
+    ("over fa3: MLA decode, 16 heads", ["mla16-b64-kv5120"], speedup_over_peer("fa3"), ">=", 0.9, TIMES),
+    ("time per pair over plain: prefill",
+     [f"{PLAIN_PREFILL}-{variant}" for variant in ("softcap", "alibi", "document", "sink")], time_of_row_over(PLAIN_PREFILL, per_pair=True),
+     "<=", 1.1, TIMES),
+    ("time over plain: decode", ["decode-b64-kv8192-softcap", "decode-b64-kv8192-sink"], time_of_row_over("decode-b64-kv8192"), "<=", 1.1,
+     TIMES),
+    ("plan and upload at batch 256", ["decode-b256-uniform1024"], plan_microseconds, "<=", 25, MICROSECONDS),
+)
+
+
 def verdict(value, side, limit):
     if side is None:
         return "for comparison"
@@ -118,13 +176,14 @@ def report(rows):
     """One line per bar and case."""
     by_name = {row["case"]: row for row in rows if row["op"] == "attention"}
     lines, missed, met, missing = [], 0, 0, 0
-    for what, cases, measured, side, limit, form in BARS:
+    bars = GPU_BARS if any(row["backend"] == "cuda" for row in by_name.values()) else BARS
+    for what, cases, measured, side, limit, form in bars:
         for case in cases:
             asked = "" if side is None else f"{side} {form.format(limit)}"
             try:
                 if case not in by_name:
                     raise Missing("no row")
-                value = measured(by_name[case])
+                value = measured(by_name[case], by_name)
                 said = verdict(value, side, limit)
                 lines.append(f"{what:<50} {case:<34} {form.format(value):>9} {asked:>11}  {said}")
                 missed += said == "MISS"

@@ -18,6 +18,7 @@ import bars  # noqa: E402
 import table  # noqa: E402
 
 NAMES = subprocess.run([girih, "bench", "attention", "--list"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+GPU_NAMES = subprocess.run([girih, "bench", "attention", "--backend", "cuda", "--list"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 
 
 def row(case, seconds=0.01, flops=1e9, **more):
@@ -33,6 +34,8 @@ def verdicts(*rows):
 def main():
     named = {case for _, cases, *_ in bars.BARS for case in cases} | set(table.HEADLINES)
     assert named <= set(NAMES), f"no such cases: {sorted(named - set(NAMES))}"
+    named = {case for _, cases, *_ in bars.GPU_BARS for case in cases} | set(table.GPU_HEADLINES)
+    assert named <= set(GPU_NAMES), f"no such cases: {sorted(named - set(GPU_NAMES))}"
 
     assert verdicts(row("decode-mha-bf16-b2-kv4096", roofline_fraction=0.849))[0][1] == "MISS"
     assert verdicts(row("decode-mha-bf16-b2-kv4096", roofline_fraction=0.85))[0][1] == "ok"
@@ -45,6 +48,14 @@ def main():
              {"name": "torch 2.0 SDPA heads as rows", "seconds": 1, "ratio": 2.0}]
     gqa = row("decode-gqa-bf16-b16-kv2048", roofline_fraction=0.7, peers=peers)
     assert [v for _, v in verdicts(gqa)] == ["ok", "MISS", "for comparison"], verdicts(gqa)
+
+    gpu = {"backend": "cuda", "upload_seconds": 5e-6}
+    flex = [{"name": "torch 2.0 FlexAttention", "seconds": 1, "ratio": 1.04}, {"name": "flashinfer 1.0 fa2", "seconds": 1, "ratio": 1.07}]
+    causal = row("prefill-causal-8192", seconds=1e-3, flops=380e9, peers=flex, **gpu)
+    capped = row("prefill-causal-8192-softcap", seconds=2e-3, flops=760e9, **gpu)  # twice the pairs in twice the time
+    assert [v for _, v in verdicts(causal, capped)] == ["ok", "ok", "MISS", "ok"], verdicts(causal, capped)
+    few = row("decode-b256-uniform1024", plan_seconds=21e-6, **gpu)
+    assert [v for _, v in verdicts(few)] == ["not measured: no peer", "MISS"], verdicts(few)
 
     with tempfile.TemporaryDirectory() as folder:
         results, readme, figure = (os.path.join(folder, name) for name in ("results.json", "README.md", "figure.svg"))

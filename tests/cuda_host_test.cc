@@ -369,6 +369,7 @@ TEST_F(CudaHost, RulesOfRunAndUpload) {
   refused([](Args& a) { a.args.lse.data = address(0x210000002); }, "lse.data=0x210000002 and its byte strides must be multiples of 4");
   refused([](Args& a) { a.data.store.k.data = address(0x300000001); }, "segments[0].store.k.data=0x300000001 and its byte strides");
   refused([](Args& a) { a.data.store.v.token_byte_stride += 1; }, "segments[0].store.v.data=0x300000000 and its byte strides");
+  refused([](Args& a) { a.data.store.k.page_byte_stride += 1; }, "segments[0].store.k.data=0x300000000 and its byte strides");
   plan.update(lens.batch());
   refused([](Args&) {}, "device_plan holds another batch than plan");
 
@@ -556,6 +557,58 @@ TEST_F(CudaHost, AppendWritesWhatTheCpuWrites) {
                  "stream is given; the context is for the CPU");
 }
 
+/// A GPU would fault on what a CPU reads: refused before anything is queued.
+TEST_F(CudaHost, AppendRefusesElementsOffTheirAlignment) {
+  const std::vector<std::int64_t> append_indptr{0, 1}, kv_len{1}, kv_indptr{0, 1};
+  const std::vector<std::int32_t> kv_indices{4};
+  AppendBatch batch;
+  batch.append_indptr = append_indptr;
+  batch.kv_len = kv_len;
+  batch.kv_indices = kv_indices;
+  batch.kv_indptr = kv_indptr;
+  const Device device = context_->device();
+  struct Given {
+    KvStore store = store_of(address(0x1000), address(0x2000), DType::bf16);
+    TensorView k, v;
+  };
+  const Schedule schedule = girih::schedule(*context_, spec_of(), kLimits);
+  Plan plan(schedule);
+  DevicePlan on_device(*context_, schedule);
+  KvSegment segment;
+  segment.page_size = 4;
+  segment.kv_indptr = kv_indptr;
+  segment.kv_len = kv_len;
+  plan.update({.qo_indptr = append_indptr, .segments = {&segment, 1}});
+  on_device.upload(plan);
+  const auto refused = [&](const std::function<void(Given&)>& spoil, std::string_view text) {
+    Given g;
+    g.k = g.v = TensorView(address(0x3000), DType::bf16, {1, kKvHeads, kDim}, device);
+    spoil(g);
+    expect_refused([&] { append(*context_, g.store, batch, g.k, {}, g.v); }, text);
+    expect_refused([&] { append(*context_, on_device, g.store, kv_indices, g.k, {}, g.v); }, text);
+  };
+  refused([](Given& g) { g.k.data = address(0x3001); },
+          "append: k.data=0x3001 and its byte strides must be multiples of 2, the bytes of bf16");
+  refused([](Given& g) { g.v.data = address(0x3001); }, "append: v.data=0x3001 and its byte strides");
+  refused([](Given& g) { g.store.k.data = address(0x1001); }, "append: store.k.data=0x1001 and its byte strides");
+  refused([](Given& g) { g.store.v.token_byte_stride += 1; }, "append: store.v.data=0x2000 and its byte strides");
+  refused([](Given& g) { g.store.v.page_byte_stride += 1; }, "append: store.v.data=0x2000 and its byte strides");
+  const auto quantise = [](Given& g, ScaleGranularity granularity, std::int64_t data, std::int64_t head_stride, std::int64_t token_stride) {
+    g.store.k.dtype = DType::e4m3;
+    g.store.k.scales = {.granularity = granularity,
+                        .data = address(static_cast<std::uintptr_t>(data)),
+                        .page_byte_stride = 4 * token_stride,
+                        .token_byte_stride = token_stride,
+                        .head_byte_stride = head_stride};
+  };
+  refused([&](Given& g) { quantise(g, ScaleGranularity::tensor, 0x4002, 0, 0); },
+          "append: store.k.scales.data=0x4002 and its byte strides");
+  refused([&](Given& g) { quantise(g, ScaleGranularity::head, 0x4000, 6, 0); }, "append: store.k.scales.data=0x4000 and its byte strides");
+  refused([&](Given& g) { quantise(g, ScaleGranularity::token_head, 0x4000, 4, 10); }, "append: store.k.scales.data=0x4000 and its");
+  EXPECT_EQ(count("fake_cuda_num_queued"), 1) << "the upload";
+  synchronize();
+}
+
 TEST_F(CudaHost, CopyPagesCopies) {
   const std::size_t size = 8 * 4 * kKvHeads * kDim * 2;
   Memory k(size), v(size);
@@ -568,6 +621,25 @@ TEST_F(CudaHost, CopyPagesCopies) {
   const Context cpu(ContextOptions{.device = {}, .num_workers = 1});
   copy_pages(cpu, store_of(k_want.data(), v_want.data(), DType::bf16), kKvHeads, kDim, 0, kDim, copies);
   copy_pages(*context_, store_of(k.data(), v.data(), DType::bf16), kKvHeads, kDim, 0, kDim, copies, begin_stream());
+  synchronize();
+  EXPECT_EQ(k.bytes(), k_want.bytes());
+  EXPECT_EQ(v.bytes(), v_want.bytes());
+}
+
+/// Pages are copied as bytes, wherever they lie.
+TEST_F(CudaHost, CopyPagesCopiesFromOddAddresses) {
+  const std::size_t size = 8 * 4 * kKvHeads * kDim * 2;
+  Memory k(size + 1), v(size + 1);
+  std::mt19937_64 random(5);
+  for (auto* memory : {&k, &v}) {
+    for (std::byte& b : memory->bytes()) b = static_cast<std::byte>(random());
+  }
+  Memory k_want = k, v_want = v;
+  const auto odd = [](Memory& memory) { return memory.bytes().data() + 1; };
+  const std::vector<PageCopy> copies{{1, 5}, {2, 0}};
+  const Context cpu(ContextOptions{.device = {}, .num_workers = 1});
+  copy_pages(cpu, store_of(odd(k_want), odd(v_want), DType::bf16), kKvHeads, kDim, 0, kDim, copies);
+  copy_pages(*context_, store_of(odd(k), odd(v), DType::bf16), kKvHeads, kDim, 0, kDim, copies, begin_stream());
   synchronize();
   EXPECT_EQ(k.bytes(), k_want.bytes());
   EXPECT_EQ(v.bytes(), v_want.bytes());
@@ -620,6 +692,29 @@ TEST_F(CudaHost, MergesMerge) {
                     lses(s_got, device));
       },
       "v_out overlaps an input");
+
+  // A GPU would fault on what a CPU reads.
+  const auto refused = [&](int spoiled, std::string_view text) {
+    TensorView tensors[] = {values(v, device), lses(s, device),       values(v, device),
+                            lses(s, device),   values(v_got, device), lses(s_got, device)};
+    tensors[spoiled].data = static_cast<std::byte*>(tensors[spoiled].data) + 2;
+    expect_refused([&] { merge_state(*context_, tensors[0], tensors[1], tensors[2], tensors[3], tensors[4], tensors[5]); }, text);
+  };
+  refused(0, "merge_state: v_a.data=");
+  refused(1, "merge_state: s_a.data=");
+  refused(2, "merge_state: v_b.data=");
+  refused(3, "merge_state: s_b.data=");
+  refused(4, "merge_state: v_out.data=");
+  refused(5, "and its byte strides must be multiples of 4, the bytes of f32, on a GPU");
+  const auto off = [](TensorView t) {
+    t.data = static_cast<std::byte*>(t.data) + 1;
+    return t;
+  };
+  expect_refused([&] { merge_states(*context_, off(states(device)), state_lses(device), values(v_got, device), lses(s_got, device)); },
+                 "merge_states: v.data=");
+  expect_refused(
+      [&] { merge_states_varlen(*context_, all(device), off(all_lses(device)), indptr, values(v_got, device), lses(s_got, device)); },
+      "merge_states_varlen: s.data=");
 }
 
 TEST(CudaHostEnd, EverythingIsGivenBack) { EXPECT_EQ(count("fake_cuda_num_alive"), 0); }

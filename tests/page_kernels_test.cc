@@ -1,5 +1,6 @@
 // The cache operators' and the merge's kernels under the emulator, against the CPU backend on the same memory: appends and copies byte for
 // byte, padding included; merges to the rounding of exp and log.
+// ctest: emulated-arch=75
 #include <gtest/gtest.h>
 
 #include <cmath>

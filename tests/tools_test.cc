@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "attention/cuda_state.h"
 #include "girih/context.h"
 #include "girih/error.h"
 #include "tools/attention_data.h"
@@ -186,6 +187,27 @@ TEST(Picture, BarsOfAPlan) {
   EXPECT_EQ(total, plan.info().total_cost);
   EXPECT_EQ(longest, plan.info().max_unit_cost);
   EXPECT_GE(balance(plan.info(), 5), 1.0);
+  const auto lists = list_balances(view);
+  EXPECT_EQ(lists[0].num_units, 5);
+  EXPECT_FALSE(lists[0].empty);
+  EXPECT_DOUBLE_EQ(lists[0].largest, 5.0 * static_cast<double>(longest) / static_cast<double>(total));
+  EXPECT_EQ(lists[1].num_units, 0);
+  EXPECT_TRUE(lists[1].empty);
+  EXPECT_EQ(list_name({5, 0}, 0), "all");
+
+  // On a GPU each class has a list: one request that fills a unit of 3 of the small tiles' does not count against the large ones'.
+  const auto state =
+      attention::make_cuda_state(cuda::example_device(90), 0, owned.spec, owned.limits(), {.num_units = 0, .num_sms = 3, .family = ""});
+  Plan two_lists{Schedule(state)};
+  two_lists.update(owned.view().batch);
+  const auto gpu = list_balances(two_lists.state().view);
+  EXPECT_EQ(gpu[0].num_units + gpu[1].num_units, two_lists.schedule().num_units());
+  for (const ListBalance& list : gpu) {
+    EXPECT_FALSE(list.empty);
+    EXPECT_GE(list.largest, 1.0);
+    EXPECT_LT(list.largest, 2.0);
+  }
+  EXPECT_EQ(list_name({gpu[0].num_units, gpu[1].num_units}, 1), "large");
   EXPECT_EQ(request_of_row(view, 0, 4), 0);
   EXPECT_EQ(request_of_row(view, 4, 4), 1);
   EXPECT_EQ(request_of_row(view, 101 * 4, 4), 2);

@@ -27,6 +27,32 @@ double balance(const PlanInfo& info, int num_units) {
   return bound > 0 ? static_cast<double>(info.max_unit_cost) / bound : 1.0;
 }
 
+std::array<ListBalance, attention::kNumClasses> list_balances(const attention::PlanView& plan) {
+  std::array<ListBalance, attention::kNumClasses> lists;
+  for (std::size_t c = 0; c < lists.size(); ++c) {
+    const std::int32_t begin = plan.header->class_unit_begin[c];
+    const std::int32_t end = plan.header->class_unit_begin[c + 1];
+    std::int64_t total = 0;
+    std::int64_t largest = 0;
+    for (std::int32_t unit = begin; unit < end; ++unit) {
+      std::int64_t cost = 0;
+      for (std::int32_t i = plan.unit_begin[static_cast<std::size_t>(unit)]; i < plan.unit_begin[static_cast<std::size_t>(unit) + 1]; ++i)
+        cost += plan.items[static_cast<std::size_t>(i)].cost;
+      total += cost;
+      largest = std::max(largest, cost);
+    }
+    lists[c].num_units = end - begin;
+    lists[c].empty = total == 0;
+    if (total > 0) lists[c].largest = static_cast<double>(largest) * (end - begin) / static_cast<double>(total);
+  }
+  return lists;
+}
+
+std::string_view list_name(const std::array<int, attention::kNumClasses>& num_units, int list) {
+  if (num_units[1] == 0) return "all";
+  return list == 0 ? "small" : "large";
+}
+
 std::int64_t request_of_row(const attention::PlanView& plan, std::int64_t row, int group) {
   const std::int64_t token = row / group;
   const auto after = std::upper_bound(plan.requests.begin(), plan.requests.end(), token,

@@ -1,8 +1,10 @@
 // What a plan looks like to a person: balance, items as text or JSON, and a picture of the work of every unit.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "attention/plan.h"
@@ -30,6 +32,17 @@ std::int64_t request_of_row(const attention::PlanView& plan, std::int64_t row, i
 
 /// max unit cost / max(mean, largest piece that cannot be cut): 1 is perfect.
 double balance(const PlanInfo& info, int num_units);
+
+/// One of a plan's lists: on the CPU the only one, on a GPU the tiles of one class, which have kernel, units and measure of cost of their
+/// own.
+struct ListBalance {
+  int num_units = 0;   ///< 0: there is no such list
+  bool empty = true;   ///< no work in this plan
+  double largest = 1;  ///< largest unit's cost over the mean; 1 where it is empty
+};
+std::array<ListBalance, attention::kNumClasses> list_balances(const attention::PlanView& plan);
+/// "all", or "small" and "large" where classes are apart.
+std::string_view list_name(const std::array<int, attention::kNumClasses>& num_units, int list);
 
 /// One line per item: unit, request, KV head, rows, keys and so on.
 std::string item_line(const attention::PlanView& plan, std::int64_t item, int unit, int group);

@@ -331,10 +331,12 @@ void Replayer::account(StepRecord& record) {
         2.0 * static_cast<double>(batch_.visible_pairs(kind.window)) * spec_.num_qo_heads * (spec_.head_dim_qk + spec_.head_dim_vo);
   }
   for (const Kind& kind : kinds_) {
-    const PlanInfo& info = kind.plan.info();
-    if (info.total_cost == 0) continue;
-    const double mean = static_cast<double>(info.total_cost) / result_.num_units;
-    record.balance = std::max(record.balance, static_cast<double>(info.max_unit_cost) / mean);
+    const auto lists = list_balances(kind.plan.state().view);
+    for (std::size_t c = 0; c < lists.size(); ++c) {
+      record.balance[c].num_units = result_.list_units[c] = lists[c].num_units;
+      record.balance[c].empty &= lists[c].empty;
+      record.balance[c].largest = std::max(record.balance[c].largest, lists[c].largest);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 // and run alone ("attention only"): making random data and checking results are left out of every figure.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,7 @@
 
 #include "girih/context.h"
 #include "tools/models.h"
+#include "tools/plan_report.h"
 #include "tools/replay_digest.h"
 #include "tools/replay_scheduler.h"
 #include "tools/replay_verify.h"
@@ -54,7 +56,7 @@ struct StepRecord {
   std::int64_t logical_kv_tokens = 0;  ///< KV tokens of the batch, each request counting its own
   double bytes = 0;                    ///< KV, Q and O that attention must move
   double flops = 0;
-  double balance = 1;  ///< largest unit cost over the mean
+  std::array<ListBalance, attention::kNumClasses> balance;  ///< of the plan's lists; the worst plan's where a step has several
   double seconds() const { return append_seconds + plan_seconds + run_seconds; }
 };
 
@@ -75,6 +77,7 @@ struct ReplayResult {
   std::vector<TraceRequest> requests;  ///< as replayed: limited and clipped
   std::string schedule_key;
   int num_units = 0;
+  std::array<int, attention::kNumClasses> list_units{};  ///< of each list
   std::int64_t num_pages = 0;
   std::int64_t pool_bytes = 0;  ///< all layers
   std::int64_t workspace_bytes = 0;

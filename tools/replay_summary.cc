@@ -22,7 +22,8 @@ ReplaySummary summarise(const ReplayResult& result, const MachineCeilings& ceili
   ReplaySummary s;
   const bool bf16 = result.options.kv_dtype != DType::f32 && result.options.kv_dtype != DType::f16;
   s.peak_flops = bf16 ? std::max(ceilings.f32_flops, ceilings.bf16_flops) : ceilings.f32_flops;
-  double bytes = 0, flops = 0, ideal = 0, balance = 0;
+  double bytes = 0, flops = 0, ideal = 0;
+  std::array<double, attention::kNumClasses> balance{}, balanced_seconds{};
   std::vector<double> step_seconds, decode_steps, plans;
   for (const StepRecord& step : result.steps) {
     s.append_seconds += step.append_seconds;
@@ -38,8 +39,12 @@ ReplaySummary summarise(const ReplayResult& result, const MachineCeilings& ceili
     if (ceilings.read_bytes_per_second > 0 && s.peak_flops > 0) {
       ideal += std::max(step.bytes / ceilings.read_bytes_per_second, step.flops / s.peak_flops);
     }
-    balance += step.balance * step.run_seconds;
-    s.worst_balance = std::max(s.worst_balance, step.balance);
+    for (std::size_t c = 0; c < balance.size(); ++c) {
+      if (step.balance[c].empty) continue;
+      balance[c] += step.balance[c].largest * step.run_seconds;
+      balanced_seconds[c] += step.run_seconds;
+      s.worst_balance[c] = std::max(s.worst_balance[c], step.balance[c].largest);
+    }
     step_seconds.push_back(step.seconds());
     if (step.prefill_tokens == 0) decode_steps.push_back(step.seconds());
     plans.push_back(step.plan_seconds);
@@ -57,9 +62,19 @@ ReplaySummary summarise(const ReplayResult& result, const MachineCeilings& ceili
     s.bytes_per_second = bytes / s.run_seconds;
     s.flops_per_second = flops / s.run_seconds;
     s.roofline_fraction = ideal / s.run_seconds;
-    s.mean_balance = balance / s.run_seconds;
+  }
+  for (std::size_t c = 0; c < balance.size(); ++c) {
+    if (balanced_seconds[c] > 0) s.mean_balance[c] = balance[c] / balanced_seconds[c];
   }
   return s;
+}
+
+std::string balance_text(const ReplayResult& result, const ReplaySummary& s, int list) {
+  const auto c = static_cast<std::size_t>(list);
+  if (result.list_units[c] == 0) return {};
+  const std::string_view name = list_name(result.list_units, list);
+  return fmt::format("{}largest unit {:.3f} of the mean, worst step {:.3f}, {} units", name == "all" ? "" : fmt::format("{} tiles: ", name),
+                     s.mean_balance[c], s.worst_balance[c], result.list_units[c]);
 }
 
 std::string show_seconds(double seconds) {
@@ -161,8 +176,9 @@ std::string summary_text(const ReplayResult& result, const ReplaySummary& s, con
   text += fmt::format("  arithmetic      {:.1f} GFLOP/s of {:.1f} measured\n", s.flops_per_second / 1e9, s.peak_flops / 1e9);
   text += fmt::format("  roofline        {:.0f} % (each step's bound by memory or arithmetic, over the time of run)\n",
                       100 * s.roofline_fraction);
-  text += fmt::format("  balance         largest unit {:.3f} of the mean, worst step {:.3f}, {} units\n", s.mean_balance, s.worst_balance,
-                      result.num_units);
+  for (int c = 0; c < attention::kNumClasses; ++c) {
+    if (const std::string line = balance_text(result, s, c); !line.empty()) text += fmt::format("  balance         {}\n", line);
+  }
   text += sharing_text(result, s);
   text += verify_text(result.verify);
   return text;
@@ -171,6 +187,26 @@ std::string summary_text(const ReplayResult& result, const ReplaySummary& s, con
 namespace {
 
 nlohmann::ordered_json percentiles_json(const Percentiles& p) { return {{"p50", p.p50}, {"p90", p.p90}, {"p99", p.p99}, {"max", p.max}}; }
+
+/// Of a step: by list, where it has work.
+nlohmann::ordered_json balance_json(const StepRecord& step, const ReplayResult& result) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (int c = 0; c < attention::kNumClasses; ++c) {
+    const ListBalance& list = step.balance[static_cast<std::size_t>(c)];
+    if (!list.empty) json[std::string(list_name(result.list_units, c))] = list.largest;
+  }
+  return json;
+}
+
+nlohmann::ordered_json balance_json(const ReplaySummary& s, const ReplayResult& result) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (std::size_t c = 0; c < s.mean_balance.size(); ++c) {
+    if (result.list_units[c] == 0) continue;
+    json[std::string(list_name(result.list_units, static_cast<int>(c)))] = {
+        {"units", result.list_units[c]}, {"mean", s.mean_balance[c]}, {"worst", s.worst_balance[c]}};
+  }
+  return json;
+}
 
 nlohmann::ordered_json steps_json(const ReplayResult& result) {
   nlohmann::ordered_json steps = nlohmann::ordered_json::array();
@@ -189,7 +225,7 @@ nlohmann::ordered_json steps_json(const ReplayResult& result) {
                      {"pool_pages", step.pool_pages},
                      {"bytes", step.bytes},
                      {"flops", step.flops},
-                     {"balance", step.balance}});
+                     {"balance", balance_json(step, result)}});
   }
   return steps;
 }
@@ -249,8 +285,7 @@ nlohmann::ordered_json summary_json(const ReplayResult& result, const ReplaySumm
                     {"peak_logical_kv_tokens", result.peak_logical_kv_tokens},
                     {"bytes_per_second", s.bytes_per_second},
                     {"flops_per_second", s.flops_per_second},
-                    {"mean_balance", s.mean_balance},
-                    {"worst_balance", s.worst_balance},
+                    {"balance", balance_json(s, result)},
                     {"step_seconds", percentiles_json(s.step_seconds)},
                     {"decode_step_seconds", percentiles_json(s.decode_step_seconds)},
                     {"token_gap_seconds", percentiles_json(s.token_gap_seconds)},

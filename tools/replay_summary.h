@@ -1,6 +1,7 @@
 // The figures of a replay: what the text, the JSON and the page all show.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,7 +29,8 @@ struct ReplaySummary {
   double bytes_per_second = 0, flops_per_second = 0;  ///< of run
   double peak_flops = 0;                              ///< the ceiling that applies to the types in use
   double roofline_fraction = 0;                       ///< sum over steps of max(bytes / ceiling, flops / ceiling), over run time
-  double mean_balance = 1, worst_balance = 1;         ///< largest unit cost over the mean, weighted by run time
+  /// Largest unit cost over the mean, by list: weighted by the run time of steps that have work in it, and of the worst step.
+  std::array<double, attention::kNumClasses> mean_balance{1, 1}, worst_balance{1, 1};
   std::int64_t flat_keys = 0, read_keys = 0;
 };
 ReplaySummary summarise(const ReplayResult& result, const MachineCeilings& ceilings);
@@ -37,6 +39,8 @@ std::string summary_text(const ReplayResult& result, const ReplaySummary& summar
 nlohmann::ordered_json summary_json(const ReplayResult& result, const ReplaySummary& summary, const MachineCeilings& ceilings,
                                     const MachineFacts& machine);
 
+/// "largest unit 1.012 of the mean, worst step 1.030, 264 units", with the tiles' class where there are two lists; empty: no such list.
+std::string balance_text(const ReplayResult& result, const ReplaySummary& summary, int list);
 /// One line: model, layers, types, pool.
 std::string describe_model(const ReplayResult& result);
 /// One line: source, requests, steps.

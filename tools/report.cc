@@ -79,8 +79,9 @@ std::string summary_table(const ReplayResult& result, const ReplaySummary& s) {
   rows += row("Decode step", percentile_text(s.decode_step_seconds));
   rows += row("Between tokens", percentile_text(s.token_gap_seconds));
   rows += row("Plan", percentile_text(s.plan_seconds_per_step));
-  rows += row("Balance", fmt::format("largest unit {:.3f} of the mean (worst step {:.3f}), {} units", s.mean_balance, s.worst_balance,
-                                     result.num_units));
+  for (int c = 0; c < attention::kNumClasses; ++c) {
+    if (const std::string text = balance_text(result, s, c); !text.empty()) rows += row("Balance", text);
+  }
   const bool any_prefix = std::ranges::any_of(result.requests, [](const TraceRequest& r) { return !r.hash_ids.empty(); });
   if (!any_prefix) {
     rows += row("Sharing", "none: the trace names no prefixes");

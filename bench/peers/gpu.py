@@ -199,6 +199,60 @@ class Sdpa:
         return [("SDPA cuDNN", lambda: self.run(case, kinds.CUDNN_ATTENTION)), ("SDPA FA2", lambda: self.run(case, kinds.FLASH_ATTENTION))]
 
 
+class FlexAttention:
+    """Compiled by torch.compile, ten seconds a case, on dense tensors; its plan is the block mask."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    @staticmethod
+    def visible(case):
+        name, _, rest = case["mask"].partition(":size=")
+        size = int(rest or 1)
+        rules = {"causal": lambda: lambda batch, head, row, key: row >= key,
+                 "sliding_window": lambda: lambda batch, head, row, key: (row >= key) & (row - key < size),
+                 "document": lambda: lambda batch, head, row, key: row // size == key // size}
+        if name not in rules:
+            raise Skip(f"this script has no {name}")
+        return rules[name]()
+
+    @staticmethod
+    def rule(case):
+        name, _, rest = case["logits"].partition(":cap=")
+        cap = float(rest or 1)
+        slopes = torch.tensor([2 ** (-8 * (h + 1) / case["num_qo_heads"]) for h in range(case["num_qo_heads"])], device=DEVICE)
+        rules = {"none": lambda: None,
+                 "soft_cap": lambda: lambda score, batch, head, row, key: cap * torch.tanh(score / cap),
+                 "alibi": lambda: lambda score, batch, head, row, key: score + slopes[head] * (key - row)}
+        if name not in rules or case["sinks"]:
+            raise Skip(f"this script has no {'sinks' if case['sinks'] else name}")
+        return rules[name]()
+
+    def run(self, case):
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+        lens = case["qo_lens"]
+        if lens != case["kv_lens"] or set(lens) != {8192} or case["mask"] == "full":
+            raise Skip("timed for masked prefill of 8192 tokens only")
+        if (case["head_dim_qk"], case["q_dtype"], case["kv_dtype"]) != (128, "bf16", "bf16"):
+            raise Skip("timed for bf16 of 128 dims only")
+        visible, rule = self.visible(case), self.rule(case)
+        n, dim = lens[0], case["head_dim_qk"]
+        q = normal(len(lens), case["num_qo_heads"], n, dim)
+        k, v = (normal(len(lens), case["num_kv_heads"], n, dim) for _ in range(2))
+        torch._dynamo.reset()
+        make_mask = torch.compile(create_block_mask, dynamic=False)
+        plan = time_plan(lambda: make_mask(visible, None, None, n, n, device=DEVICE))
+        mask = make_mask(visible, None, None, n, n, device=DEVICE)
+        call = torch.compile(flex_attention, dynamic=False)
+        with torch.no_grad():
+            return {**self.clock(lambda: call(q, k, v, score_mod=rule, block_mask=mask, enable_gqa=True), 15), **plan}
+
+    def of(self, case):
+        if max(case["qo_lens"]) == 1 or case["v_is_k"] or case["page_size"]:
+            return []
+        return [("FlexAttention", lambda: self.run(case))]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("--cases", "--results", "--json"):
@@ -209,7 +263,8 @@ def main():
     for module in arguments.preload:
         importlib.import_module(module)
     clock = Clock()
-    peers = [(f"torch {torch.__version__.split('+')[0]}", Sdpa(clock))]
+    torch_name = f"torch {torch.__version__.split('+')[0]}"
+    peers = [(torch_name, Sdpa(clock)), (torch_name, FlexAttention(clock))]
     try:
         flashinfer = importlib.import_module("flashinfer")
         peers.insert(0, (f"flashinfer {flashinfer.__version__}", FlashInfer(flashinfer, clock)))

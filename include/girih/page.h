@@ -33,8 +33,8 @@ struct AppendBatch {
 /// M is the largest finite |x| of the row or block. Where M is 0 the codes are 0 and the scale is 1 (token_head, mxfp4) or 0 (nvfp4).
 /// Infinities become the largest code of quantised types; NaN stays NaN in e4m3 and e5m2 and becomes 0 in i8 and 4-bit types. A 4-bit row
 /// of odd dim leaves its last high nibble 0.
-/// On a CUDA device K, V and the store are device memory, the batch's arrays are host memory; work is queued on `stream`, and the scales
-/// that are inputs cannot be checked. Cannot be captured: use the next function.
+/// On a CUDA device K, V and the store are device memory with elements at multiples of their size, the batch's arrays are host memory; work
+/// is queued on `stream`, and the scales that are inputs cannot be checked. Cannot be captured: use the next function.
 void append(const Context& context, const KvStore& store, const AppendBatch& batch, const TensorView& k, const TensorView& k_rope,
             const TensorView& v, void* stream = nullptr);
 

@@ -6,6 +6,8 @@
 #include "attention/spec.h"
 #include "base/error.h"
 #include "base/math.h"
+#include "cuda/alignment.h"
+#include "page/plane.h"
 
 namespace girih::attention {
 namespace {
@@ -25,17 +27,8 @@ bool has_tokens(const ScheduleState& s, const TensorView& t, std::int64_t tokens
   return on_device(s) ? t.shape[0] >= tokens : t.shape[0] == tokens;
 }
 
-/// A GPU faults on an element that is not at a multiple of its size; the CPU takes elements as they come.
-void check_aligned(const ScheduleState& s, const char* field, const void* data, DType dtype,
-                   std::initializer_list<std::int64_t> byte_strides = {}, std::int64_t segment = -1) {
-  if (!on_device(s)) return;
-  const std::int64_t size = std::max(1, bits(dtype) / 8);
-  bool aligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(data)) % size == 0;
-  for (const std::int64_t stride : byte_strides) aligned = aligned && stride % size == 0;
-  if (!aligned) {
-    fail(Code::invalid_argument, kOp, "{}{}.data={} and its byte strides must be multiples of {}, the bytes of {}, on a GPU",
-         segment < 0 ? std::string() : fmt::format("segments[{}].store.", segment), field, data, size, name(dtype));
-  }
+void check_aligned(const ScheduleState& s, std::string_view what, const void* data, DType dtype) {
+  if (on_device(s) && !cuda::is_aligned(data, dtype)) cuda::fail_unaligned(kOp, what, data, dtype);
 }
 
 /// A tensor [tokens, heads, dim] with a dense last dimension.
@@ -84,15 +77,7 @@ void check_plane(const ScheduleState& s, std::int64_t segment, const char* field
     fail(Code::invalid_argument, kOp, "segments[{}].store.{}.dim_byte_stride={}; 4-bit data must be dense (0)", segment, field,
          p.dim_byte_stride);
   }
-  const KvScales& scales = p.scales;
-  check_aligned(s, field, p.data, dtype, {has_pages ? p.page_byte_stride : 0, p.token_byte_stride, p.head_byte_stride, p.dim_byte_stride},
-                segment);
-  if (scale == ScaleGranularity::none || scale == ScaleGranularity::block) return;  // a block's scale is a byte
-  const bool by_token = scale == ScaleGranularity::token_head;
-  check_aligned(s, *field == 'v' ? "v.scales" : "k.scales", scales.data, DType::f32,
-                {by_token && has_pages ? scales.page_byte_stride : 0, by_token ? scales.token_byte_stride : 0,
-                 scale == ScaleGranularity::tensor ? 0 : scales.head_byte_stride},
-                segment);
+  if (on_device(s)) page::check_plane_aligned(kOp, field, p, has_pages, segment);
 }
 
 /// Smallest and largest of a stretch of page ids.

@@ -77,7 +77,15 @@ std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
   return ring + places + barriers + shape.tile_rows * (row_stride(r.query) + inverse + (keeps_rows ? 64 : 0)) + 16;
 }
 
+/// Prefill stages the sums of eight rows where a warp's rows of Q lay (PrefillShape): V may not have many more dims than K.
+bool has_room_for_sums(const CudaRequest& request, const Shape& shape) {
+  if (is_wide(request.spec) || shape.tile_rows <= kDecodeRows) return true;
+  const std::int64_t warp_rows = shape.tile_rows / (shape.threads / 32);
+  return 8 * round_up(request.spec.head_dim_vo, 32) * 4 <= warp_rows * row_stride(rows_of(request.spec).query);
+}
+
 bool fits(const CudaRequest& request, const Shape& shape) {
+  if (!has_room_for_sums(request, shape)) return false;
   const std::int64_t needed = shared_bytes(request, shape);
   return needed <= request.device.shared_per_block && shape.blocks_per_sm * (needed + kReservedPerBlock) <= request.device.shared_per_sm;
 }
@@ -153,7 +161,8 @@ std::string mma_refusal(const CudaRequest& request, int tile_class) {
     if (s.k_scale != ScaleGranularity::none) return "quantised K in two tensors";
     if ((s.head_dim_qk - s.head_dim_rope) * bits(s.k_dtype) / 8 % 128 != 0) return "K's first tensor must have rows of 128 bytes each";
   }
-  if (shape_of(request, tile_class).tile_rows == 0) return "no tile fits the device's shared memory";
+  if (shape_of(request, tile_class).tile_rows == 0)
+    return "no tile fits the device's shared memory, or large ones V's dims beside so few of K";
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/numeric.h"
 #include "cpu/thread_pool.h"
+#include "cuda/alignment.h"
 #include "girih/attention.h"
 
 namespace girih {
@@ -185,6 +186,7 @@ void check_tensor(const Place& place, std::string_view what, const TensorView& t
   }
   if (empty) return;
   if (t.data == nullptr) fail(Code::invalid_argument, op, "{}.data is null; must point to {} elements", what, t.numel());
+  if (place.device.kind == DeviceKind::cuda && !cuda::is_aligned(t.data, t.dtype)) cuda::fail_unaligned(op, what, t.data, t.dtype);
   for (int i = 0; i < rank && output; ++i) {
     if (t.shape[i] > 1 && t.strides[i] == 0) {
       fail(Code::invalid_argument, op, "{}.strides[{}]=0 with extent {}; an output's elements must be distinct", what, i, t.shape[i]);

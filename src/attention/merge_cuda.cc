@@ -12,7 +12,7 @@
 namespace girih::attention {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = kMergeThreads;
 
 std::int64_t byte_stride(const TensorView& t, int axis) {
   return axis < 0 ? 0 : t.strides[static_cast<std::size_t>(axis)] * (bits(t.dtype) / 8);
@@ -61,6 +61,15 @@ std::string_view type_name(DType t) { return t == DType::f32 ? "float" : name(t)
 
 }  // namespace
 
+std::string merge_source(DType first, DType second, DType out, std::string& name) {
+  name = fmt::format("merge_states_{}_{}_{}", girih::name(first), girih::name(second), girih::name(out));
+  return fmt::format(
+      "// {}\n#include \"attention/merge_states.cuh\"\n"
+      "extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ girih::abi::MergeParams p) {{\n"
+      "  using namespace girih;\n  attention::run_merge_states<{}, {}, {}>(p);\n}}\n",
+      name, kThreads, name, type_name(first), type_name(second), type_name(out));
+}
+
 void merge_on_device(const Context& context, std::string_view op, const StatesView& a, const StatesView* b, Indices indptr,
                      const TensorView& v_out, const TensorView& s_out, bool base2, void* stream) {
   for (const StatesView* states : {&a, b}) {
@@ -74,12 +83,8 @@ void merge_on_device(const Context& context, std::string_view op, const StatesVi
     fail(Code::invalid_argument, op, "v_out has more than 2^31-1 heads or dims");
   cuda::Runtime& runtime = context.cuda();
   const DType second = b != nullptr ? b->v->dtype : a.v->dtype;
-  const std::string entry = fmt::format("merge_states_{}_{}_{}", name(a.v->dtype), name(second), name(v_out.dtype));
-  const std::string source = fmt::format(
-      "// {}\n#include \"attention/merge_states.cuh\"\n"
-      "extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ girih::abi::MergeParams p) {{\n"
-      "  using namespace girih;\n  attention::run_merge_states<{}, {}, {}>(p);\n}}\n",
-      entry, kThreads, entry, type_name(a.v->dtype), type_name(second), type_name(v_out.dtype));
+  std::string entry;
+  const std::string source = merge_source(a.v->dtype, second, v_out.dtype, entry);
   const cuda::Function function = runtime.kernel(op, entry, source, stream).function;
   abi::MergeParams p{};
   p.states[0] = states_arg(a);

@@ -1,6 +1,7 @@
 // Merging states on a CUDA device (kernels/attention/merge_states.cuh). merge.cc has checked everything but aliasing.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "girih/attention.h"
@@ -13,6 +14,10 @@ struct StatesView {
   const TensorView* s;
   int state_axis;
 };
+
+/// Generated source of the kernel that merges states of these types; `name` receives its entry. Blocks have kMergeThreads.
+std::string merge_source(DType first, DType second, DType out, std::string& name);
+inline constexpr int kMergeThreads = 128;
 
 /// Merges `a` and, where given, `b` (one state each); or all states of `a`, by `indptr` where it has states along axis 0.
 void merge_on_device(const Context& context, std::string_view op, const StatesView& a, const StatesView* b, Indices indptr,

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cpu/thread_pool.h"
+#include "cuda/alignment.h"
 #include "girih/page.h"
 #include "page/batch.h"
 #include "page/page_cuda.h"
@@ -172,6 +173,8 @@ std::vector<page::PlaneSource> device_planes(Device device, const KvStore& store
   const auto add = [&](std::string_view tensor_name, std::string_view plane_name, const KvPlane& plane, const TensorView& t) {
     if (t.rank == 0) return;
     check_job(device, tensor_name, plane_name, store, plane, t, rows, k.shape[1]);
+    if (!cuda::is_aligned(t.data, t.dtype)) cuda::fail_unaligned(kOp, tensor_name, t.data, t.dtype);
+    page::check_plane_aligned(kOp, plane_name, plane, store.page_size != kEndlessPage);
     planes.push_back({&plane, &t});
   };
   add("k", "store.k", store.k, k);

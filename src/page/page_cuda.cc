@@ -12,8 +12,7 @@
 namespace girih::page {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kCopyThreads = 512;
+constexpr int kThreads = kAppendThreads;
 
 std::string_view type_name(DType t) { return t == DType::f32 ? "float" : name(t); }
 
@@ -82,6 +81,14 @@ std::string append_source(std::span<const PlaneSource> planes, std::string& name
       name, kThreads, name, body);
 }
 
+std::string copy_pages_source() {
+  return fmt::format(
+      "// copy_pages\n#include \"page/copy_pages.cuh\"\n"
+      "extern \"C\" __global__ void __launch_bounds__({}) copy_pages(const __grid_constant__ girih::abi::CopyParams p) {{\n"
+      "  girih::page::run_copy_pages(p);\n}}\n",
+      kCopyThreads);
+}
+
 void append_on_device(const Context& context, const KvStore& store, std::span<const PlaneSource> planes, std::span<const Piece> pieces,
                       std::int64_t rows, void* stream) {
   cuda::Runtime& runtime = context.cuda();
@@ -126,12 +133,7 @@ void append_planned(const Context& context, const attention::DevicePlanState& pl
 void copy_on_device(const Context& context, const abi::CopyParams& shapes, std::span<const PageCopy> copies, void* stream) {
   static_assert(sizeof(PageCopy) == sizeof(abi::PagePair));
   cuda::Runtime& runtime = context.cuda();
-  const std::string source = fmt::format(
-      "// copy_pages\n#include \"page/copy_pages.cuh\"\n"
-      "extern \"C\" __global__ void __launch_bounds__({}) copy_pages(const __grid_constant__ girih::abi::CopyParams p) {{\n"
-      "  girih::page::run_copy_pages(p);\n}}\n",
-      kCopyThreads);
-  const cuda::Function function = runtime.kernel("copy_pages", "copy_pages", source, stream).function;
+  const cuda::Function function = runtime.kernel("copy_pages", "copy_pages", copy_pages_source(), stream).function;
   const cuda::CurrentDevice current(*runtime.device);
   const cuda::Driver& driver = runtime.device->driver();
   if (driver.is_capturing(stream))

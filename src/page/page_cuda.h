@@ -21,6 +21,11 @@ struct PlaneSource {
 
 /// Generated source of the kernel that appends planes of these types; `name` receives its entry.
 std::string append_source(std::span<const PlaneSource> planes, std::string& name);
+/// Of the kernel `copy_pages`.
+std::string copy_pages_source();
+/// Threads of a block of either kernel.
+inline constexpr int kAppendThreads = 128;
+inline constexpr int kCopyThreads = 512;
 
 void append_on_device(const Context& context, const KvStore& store, std::span<const PlaneSource> planes, std::span<const Piece> pieces,
                       std::int64_t rows, void* stream);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "cuda/alignment.h"
 
 namespace girih::page {
 namespace {
@@ -92,6 +93,26 @@ void check_plane(std::string_view op, std::string_view what, const KvStore& stor
   check_stride(op, what, "head", heads, plane.head_byte_stride, row);
   check_stride(op, what, "token", endless ? store.num_pages : store.page_size, plane.token_byte_stride, row);
   if (!endless) check_stride(op, what, "page", store.num_pages, plane.page_byte_stride, row);
+}
+
+void check_plane_aligned(std::string_view op, std::string_view what, const KvPlane& plane, bool has_pages, std::int64_t segment) {
+  const auto fail_part = [&](const char* part, const void* data, DType dtype) {
+    const std::string prefix = segment < 0 ? std::string() : fmt::format("segments[{}].store.", segment);
+    cuda::fail_unaligned(op, fmt::format("{}{}{}", prefix, what, part), data, dtype);
+  };
+  if (!cuda::is_aligned(plane.data, plane.dtype,
+                        {has_pages ? plane.page_byte_stride : 0, plane.token_byte_stride, plane.head_byte_stride, plane.dim_byte_stride})) {
+    fail_part("", plane.data, plane.dtype);
+  }
+  const KvScales& scales = plane.scales;
+  const ScaleGranularity g = scales.granularity;
+  if (g == ScaleGranularity::none || g == ScaleGranularity::block) return;  // a block's scale is a byte
+  const bool by_token = g == ScaleGranularity::token_head;
+  if (!cuda::is_aligned(scales.data, DType::f32,
+                        {by_token && has_pages ? scales.page_byte_stride : 0, by_token ? scales.token_byte_stride : 0,
+                         g == ScaleGranularity::tensor ? 0 : scales.head_byte_stride})) {
+    fail_part(".scales", scales.data, DType::f32);
+  }
 }
 
 }  // namespace girih::page

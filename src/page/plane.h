@@ -17,6 +17,10 @@ inline constexpr std::int64_t kMaxDim = 1024;  // as attention's head_dim
 void check_plane(std::string_view op, std::string_view what, const KvStore& store, const KvPlane& plane, std::int64_t heads,
                  std::int64_t dim);
 
+/// Throws unless elements of the plane and its scales lie where a GPU takes them (cuda/alignment.h). Page strides count where `has_pages`.
+/// Messages call it `what`, or "segments[segment].store.`what`" where that is not negative.
+void check_plane_aligned(std::string_view op, std::string_view what, const KvPlane& plane, bool has_pages, std::int64_t segment = -1);
+
 /// Throws unless page_size >= 1 (or kEndlessPage) and num_pages >= 0.
 void check_pages(std::string_view op, const KvStore& store);
 

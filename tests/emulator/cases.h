@@ -1,9 +1,11 @@
-// Which cases of tests/cases lend their specs to the emulator's kernels, and the GPU that these are generated for. A kernel depends on the
-// spec alone, so few names cover the branches of every family; the test runs all cases whose kernels there are.
+// Which cases of tests/cases lend their specs to the emulator's kernels, and the GPUs that these are generated for. A kernel depends on the
+// spec alone, so few names cover the branches of every family; the test runs all cases whose kernels there are. On sm_75, whose tensor
+// cores know f16 only and which copies without cp.async, a subset runs, with f16 in place of bf16.
 #pragma once
 
 #include <array>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,14 +17,11 @@
 namespace girih::emulator {
 
 /// Few multiprocessors, so that even small batches are split between blocks.
-inline cuda::DeviceInfo emulated_device() {
-  return {.name = "emulator",
-          .arch = 90,
-          .num_sms = 3,
-          .shared_per_block = 227 * 1024,
-          .shared_per_sm = 228 * 1024,
-          .l2_bytes = 50 << 20,
-          .memory_bytes = std::int64_t{80} << 30};
+inline cuda::DeviceInfo emulated_device(int arch) {
+  cuda::DeviceInfo device = cuda::example_device(arch);
+  device.name = "emulator";
+  device.num_sms = 3;
+  return device;
 }
 
 /// Requests `ids` of four: keys for several chunks or one, one query or many.
@@ -94,7 +93,16 @@ inline std::vector<cases::AttentionCase> non_finite_cases() {
   return all;
 }
 
-inline std::vector<cases::AttentionCase> all_cases() {
+/// The case as it is run on an architecture: before sm_80 f16 takes bf16's place, but in cases that are named after their types.
+inline cases::AttentionCase on_arch(cases::AttentionCase c, int arch) {
+  if (arch >= 80 || c.name.starts_with("q_") || c.name.starts_with("k_")) return c;
+  for (DType* type : {&c.spec.q_dtype, &c.spec.k_dtype, &c.spec.v_dtype, &c.spec.o_dtype}) {
+    if (*type == DType::bf16) *type = DType::f16;
+  }
+  return c;
+}
+
+inline std::vector<cases::AttentionCase> all_cases(int arch) {
   std::vector<cases::AttentionCase> all = invariant_cases();
   for (cases::AttentionCase& c : non_finite_cases()) all.push_back(std::move(c));
   all.push_back(many_row_values_case());
@@ -102,6 +110,7 @@ inline std::vector<cases::AttentionCase> all_cases() {
        {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases()}) {
     for (cases::AttentionCase& c : some) all.push_back(std::move(c));
   }
+  for (cases::AttentionCase& c : all) c = on_arch(std::move(c), arch);
   return all;
 }
 
@@ -208,5 +217,34 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"invariant_0123", true},
     {"invariant_sigmoid", true},
 };
+
+/// What of the kernels differs on sm_75 for all kinds of K and V, masks and hooks; types that its tensor cores refuse.
+inline constexpr EmulatedSpec kEmulatedSpecs75[] = {
+    {"nhd_mixed", true},
+    {"dim40_mixed"},
+    {"dim128_mixed"},
+    {"dim256_mixed"},
+    {"mla_one_decode_ps1"},
+    {"two_tensor_k_with_own_v"},
+    {"q_f32_o_f32_kv_f32"},
+    {"q_bf16_o_bf16_kv_bf16"},
+    {"q_f16_o_f16_kv_f16"},
+    {"kv_e4m3_head_nhd", true},
+    {"kv_i8_token_head_nhd"},
+    {"kv_nvfp4_block_nhd"},
+    {"mla_e4m3_head"},
+    {"custom_mask_run_mixed"},
+    {"by_everything_mixed"},
+    {"soft_cap_30_mixed"},
+    {"sinks_window_cap_mixed"},
+    {"partial_sinks_mixed"},
+    {"rope_mixed"},
+    {"invariant_0123", true},
+};
+
+inline std::span<const EmulatedSpec> emulated_specs(int arch) {
+  if (arch == 75) return kEmulatedSpecs75;
+  return kEmulatedSpecs;
+}
 
 }  // namespace girih::emulator

@@ -24,7 +24,7 @@ inline constexpr Device kEmulated{DeviceKind::cuda, 0};
 using Entries = std::array<void (*)(abi::AttentionParams), attention::kNumClasses>;
 
 inline std::shared_ptr<const attention::ScheduleState> make_schedule(const cases::Problem& p, std::string_view family) {
-  return attention::make_cuda_state(emulated_device(), kEmulated.index, p.c.spec, p.limits, {.family = std::string(family)});
+  return attention::make_cuda_state(emulated_device(kArch / 10), kEmulated.index, p.c.spec, p.limits, {.family = std::string(family)});
 }
 
 /// Bytes 0xff, aligned as device memory is.

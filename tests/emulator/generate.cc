@@ -1,6 +1,6 @@
-// girih_emulated_kernels DIRECTORY SHARDS: writes the generated sources of the kernels that the specs of cases.h need, as C++ for the
-// emulator: shard_0.cc .. shard_N.cc, and kernels.cc, which lists them. Each source is as the library makes it but for two names: its
-// entry and its struct Variant are numbered, since many kernels share a file.
+// girih_emulated_kernels ARCH DIRECTORY SHARDS: writes the generated sources of the kernels that cases.h asks for, as C++ for the emulator
+// of that architecture: shard_0.cc .. shard_N.cc, and kernels.cc, which lists them. Each source is as the library makes it but for two
+// names: its entry and its struct Variant are numbered, since many kernels share a file.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -26,19 +26,19 @@ struct Numbered {
 };
 
 /// Distinct kernels of all specs, in order.
-std::vector<Numbered> choose_kernels() {
+std::vector<Numbered> choose_kernels(int arch) {
   std::map<std::string, cases::AttentionCase> by_name;
-  for (cases::AttentionCase& c : all_cases()) by_name.emplace(c.name, c);
+  for (cases::AttentionCase& c : all_cases(arch)) by_name.emplace(c.name, c);
   std::vector<Numbered> kernels;
   std::set<std::string> seen;
-  for (const EmulatedSpec& wanted : kEmulatedSpecs) {
+  for (const EmulatedSpec& wanted : emulated_specs(arch)) {
     const auto found = by_name.find(std::string(wanted.case_name));
     if (found == by_name.end()) throw std::runtime_error(fmt::format("no case is called {}", wanted.case_name));
     const variant::Program program = variant::compile(found->second.spec.variant);
     const AttentionSpec spec = attention::normalise(found->second.spec, program, DeviceKind::cuda);
     for (const std::string_view family : {"", "floor"}) {
       if (family == "floor" && !wanted.floor_too) continue;
-      for (attention::CudaKernel& kernel : attention::choose_cuda_kernels(spec, program, emulated_device(), family).classes) {
+      for (attention::CudaKernel& kernel : attention::choose_cuda_kernels(spec, program, emulated_device(arch), family).classes) {
         if (seen.insert(kernel.source).second) kernels.push_back({std::move(kernel), static_cast<int>(kernels.size())});
       }
     }
@@ -59,8 +59,8 @@ void write(const std::string& path, const std::string& text) {
   if (!(file << text).flush()) throw std::runtime_error("cannot write " + path);
 }
 
-void generate(const std::string& directory, int num_shards) {
-  const std::vector<Numbered> kernels = choose_kernels();
+void generate(int arch, const std::string& directory, int num_shards) {
+  const std::vector<Numbered> kernels = choose_kernels(arch);
   for (int shard = 0; shard < num_shards; ++shard) {
     std::string text;
     for (const Numbered& k : kernels) {
@@ -84,12 +84,12 @@ void generate(const std::string& directory, int num_shards) {
 }  // namespace girih::emulator
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fputs("usage: girih_emulated_kernels DIRECTORY SHARDS\n", stderr);
+  if (argc != 4) {
+    std::fputs("usage: girih_emulated_kernels ARCH DIRECTORY SHARDS\n", stderr);
     return 2;
   }
   try {
-    girih::emulator::generate(argv[1], std::stoi(argv[2]));
+    girih::emulator::generate(std::stoi(argv[1]), argv[2], std::stoi(argv[3]));
   } catch (const std::exception& e) {
     std::fprintf(stderr, "girih_emulated_kernels: %s\n", e.what());
     return 1;

@@ -35,16 +35,23 @@ inline u32 mul_bf16x2(u32 a, u32 b) {
 }
 inline u32 add_f16x2(u32 a, u32 b) { return f32_pair_to_f16(f16_to_f32(a) + f16_to_f32(b), f16_to_f32(a >> 16) + f16_to_f32(b >> 16)); }
 
+/// Chips that lack an instruction must not come to it.
+inline void needs_fp8_conversions(const char* name) {
+  if (!kConvertsFp8) emulator::misuse("there is no such instruction here", {name, "", 0});
+}
 inline void e4m3_word_to_f16(u32 (&pairs)[2], u32 codes) {
+  needs_fp8_conversions("e4m3_word_to_f16");
   for (int i = 0; i < 2; ++i) {
     pairs[i] = f32_pair_to_f16(emulator::e4m3_value(codes >> (16 * i) & 0xffU), emulator::e4m3_value(codes >> (16 * i + 8) & 0xffU));
   }
 }
 inline u32 f32_pair_to_e4m3(float low, float high) {
+  needs_fp8_conversions("f32_pair_to_e4m3");
   const auto code = [](float x) { return x != x ? 0x7fU : static_cast<u32>(emulator::e4m3_code(x)); };
   return code(low) | code(high) << 8;
 }
 inline u32 f32_pair_to_e5m2(float low, float high) {
+  needs_fp8_conversions("f32_pair_to_e5m2");
   const auto code = [](float x) { return x != x ? 0x7fU : static_cast<u32>(emulator::e5m2_code(x)); };
   return code(low) | code(high) << 8;
 }
