@@ -117,8 +117,8 @@ __device__ __forceinline__ void hide_masked(const typename Variant::Params& para
   }
 }
 
-/// The mask over the 32 keys from `first` on, of which those from `end` on do not exist, for a row of the lane's own: bit i, key first + i is
-/// visible. All lanes of the warp together.
+/// The mask over the 32 keys from `first` on, of which those from `end` on do not exist, for a row of the lane's own: bit i, key first + i
+/// is visible. All lanes of the warp together.
 template <class Variant>
 __device__ __forceinline__ u32 visible_keys(const typename Variant::Params& params, const typename Variant::MaskRow& row,
                                             const FragmentKeys& keys) {
@@ -160,8 +160,8 @@ __device__ __forceinline__ float logit_of(const typename Variant::Params& params
 }
 
 /// Logits that are the score plus a multiple of the column and a number are summed by the products themselves: these begin with the sum of
-/// the rest over `factor`, of which `inverse` is the reciprocal. `row`: of the warp's rows the one that has the lane's number; what the rows
-/// need is worked out once by a lane each and passed on.
+/// the rest over `factor`, of which `inverse` is the reciprocal. `row`: of the warp's rows the one that has the lane's number; what the
+/// rows need is worked out once by a lane each and passed on.
 template <class Variant, int kRowTiles, int kKeyTiles>
 __device__ __forceinline__ void begin_scores(const typename Variant::Params& params, const typename Variant::LogitsRow& row,
                                              const FragmentKeys& keys, float factor, float inverse, float (&s)[kRowTiles][kKeyTiles][4]) {
@@ -185,8 +185,8 @@ __device__ __forceinline__ void begin_scores(const typename Variant::Params& par
   }
 }
 
-/// The logits hook over one of the lane's rows: raw products become logits in base-2 units (without softmax, weights). `kAnyPositions`: keys
-/// may lie at positions of their own.
+/// The logits hook over one of the lane's rows: raw products become logits in base-2 units (without softmax, weights). `kAnyPositions`:
+/// keys may lie at positions of their own.
 template <class Variant, bool kAnyPositions = true, int kKeyTiles>
 __device__ __forceinline__ void apply_logits(const typename Variant::Params& params, const typename Variant::LogitsRow& row, int half,
                                              const FragmentKeys& keys, float factor, float (&s)[kKeyTiles][4]) {
@@ -235,8 +235,8 @@ __device__ __forceinline__ float top_of_row(const float (&s)[kKeyTiles][4], int 
   return ptx::max_number(top, ptx::shuffle_xor(top, 2));
 }
 
-/// A row's base need not be its maximum: as long as scores are at most 2^kSlack times above it, weights stay small enough for their type and
-/// lose nothing, since all is relative. So it is raised (and what has been summed corrected) a few times a tile only, even where logits
+/// A row's base need not be its maximum: as long as scores are at most 2^kSlack times above it, weights stay small enough for their type
+/// and lose nothing, since all is relative. So it is raised (and what has been summed corrected) a few times a tile only, even where logits
 /// grow from key to key (ALiBi).
 template <Type t>
 constexpr float kSlack = t == Type::bf16 ? 24.0F : 8.0F;
@@ -295,11 +295,11 @@ __device__ __forceinline__ void weigh(FragmentState& state, float (&s)[4], float
   weigh(base, state.l, s, factor);
 }
 
-/// Where logits are bounded, weights may be taken relative to a constant in place of the row's maximum: if within [2^-120, 2^30] they neither
-/// vanish nor, summed over all keys, overflow, and a floating-point product does not care about the scale. That holds up to a bound of 75
-/// (a soft cap of 50 has 72.2). Weights of 16 bits must have f32's range.
+/// Where logits are bounded, weights may be taken relative to a constant in place of the row's maximum: if within [2^-120, 2^30] they
+/// neither vanish nor, summed over all keys, overflow, and a floating-point product does not care about the scale. That holds up to a bound
+/// of 75 (a soft cap of 50 has 72.2). Weights of 16 bits must have f32's range.
 template <Config c, class Variant>
-constexpr bool kFixedMaximum = Variant::kSoftmax && Variant::kHasLogits && c.q_type == Type::bf16 && Variant::kLogitsBound <= 75.0F;
+constexpr bool kFixedMaximum = Variant::kSoftmax&& Variant::kHasLogits&& c.q_type == Type::bf16&& Variant::kLogitsBound <= 75.0F;
 /// The constant: the bound itself, or less if the least weight would be below 2^-120.
 template <class Variant>
 constexpr float kMaximum = min(Variant::kLogitsBound, 120.0F - Variant::kLogitsBound);

@@ -287,9 +287,7 @@ class Prefill {
   }
 
   /// Of a row of this warp.
-  __device__ __forceinline__ const u8* kept_row(int row) const {
-    return s_memory_ + Shape::kRowsAt + (first_row_ + row) * sizeof(RowVars);
-  }
+  __device__ __forceinline__ const u8* kept_row(int row) const { return s_memory_ + Shape::kRowsAt + (first_row_ + row) * sizeof(RowVars); }
   __device__ __forceinline__ typename Variant::MaskRow mask_row(int row) const {
     if constexpr (kKeepsHooks<Variant>) {
       return reinterpret_cast<const HookRow<Variant>*>(kept_row(row))->mask;
