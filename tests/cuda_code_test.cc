@@ -1,6 +1,6 @@
-// cuda_code(): what is refused as it is built, what the key and the generated text make of it, that the compiler's complaints come back with
-// lines of the caller's text, that the CPU refuses it, and that the planner proves what surrounds it. Results are compared with expressions
-// in emulated_attention_test and variant_cuda_test.
+// cuda_code(): what is refused as it is built, what the key and the generated text make of it, that the compiler's complaints come back
+// with lines of the caller's text, that the CPU refuses it, and that the planner proves what surrounds it. Results are compared with
+// expressions in emulated_attention_test and variant_cuda_test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +53,9 @@ TEST(CudaCode, ArgumentsAreCheckedAsItIsBuilt) {
   EXPECT_NE(refusal([] { CudaArg{Expr()}; }).find("without a name"), std::string::npos);
   EXPECT_NE(refusal([] { cuda_code(ExprType::number, "return 1;", {CudaArg("a b", score())}); }).find("'a b'"), std::string::npos);
   EXPECT_NE(refusal([] { cuda_code(ExprType::number, "return 1;", {CudaArg("a", Expr())}); }).find("absent"), std::string::npos);
-  EXPECT_NE(refusal([] { cuda_code(ExprType::number, "return 1;", {score(), CudaArg("score", q_pos())}); }).find("two arguments 'score'"),
+  EXPECT_NE(refusal([] {
+              cuda_code(ExprType::number, "return 1;", {score(), CudaArg("score", q_pos())});
+            }).find("two arguments 'score'"),
             std::string::npos);
   EXPECT_NE(refusal([] { cuda_code(ExprType::number, "", {}); }).find("0 bytes"), std::string::npos);
   EXPECT_NE(refusal([] { doubled("return 1;", "a\"b"); }).find("name of a CUDA text"), std::string::npos);
@@ -145,15 +147,15 @@ TEST(CudaCode, TheExampleOfTheDocumentationCompiles) {
 }
 
 TEST(CudaCode, EveryKindOfArgumentCompilesInEveryFamily) {
-  AttentionSpec spec = spec_with(cuda_code(ExprType::number,
-                                           "float biased = score + bias[kv_pos - q_pos];\n"
-                                           "return flags[kv_pos] ? biased : scale * tanhf(biased);",
-                                           {score(), q_pos(), kv_pos(), scalar("scale"), ArrayParam("bias", DType::f32), BitsParam("flags")}));
-  spec.variant.mask =
-      variants::causal() & cuda_code(ExprType::boolean, "return ids[q_pos] == ids[kv_pos];",
-                                     {q_pos(), kv_pos(), ArrayParam("ids", DType::i32, ParamTime::plan)});
-  spec.variant.output = cuda_code(ExprType::number, "return x * (1.0F + gate[q_head] * (dim & 1));",
-                                  {x(), dim(), q_head(), ArrayParam("gate", DType::f32)});
+  AttentionSpec spec =
+      spec_with(cuda_code(ExprType::number,
+                          "float biased = score + bias[kv_pos - q_pos];\n"
+                          "return flags[kv_pos] ? biased : scale * tanhf(biased);",
+                          {score(), q_pos(), kv_pos(), scalar("scale"), ArrayParam("bias", DType::f32), BitsParam("flags")}));
+  spec.variant.mask = variants::causal() & cuda_code(ExprType::boolean, "return ids[q_pos] == ids[kv_pos];",
+                                                     {q_pos(), kv_pos(), ArrayParam("ids", DType::i32, ParamTime::plan)});
+  spec.variant.output =
+      cuda_code(ExprType::number, "return x * (1.0F + gate[q_head] * (dim & 1));", {x(), dim(), q_head(), ArrayParam("gate", DType::f32)});
   expect_compiles(spec, {75, 80, 120});
 }
 

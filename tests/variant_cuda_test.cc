@@ -192,7 +192,7 @@ TEST(VariantCuda, MaskWordsMatchTheInterpreter) {
           point.kv_pos = first + i;
           const std::int64_t expected = Interpreter(params, point)(test_case.variant.mask).integer;
           ASSERT_EQ((words[r] >> i) & 1U, static_cast<std::uint32_t>(expected)) << test_case.name << " row " << r << " key " << i << "\n"
-                                                                               << test_case.program.key_text;
+                                                                                << test_case.program.key_text;
         }
       }
     }

@@ -145,8 +145,9 @@ void add_kernel_options(CLI::App& command, KernelOptions& o) {
         command.add_option("--head-dim-vo", o.head_dim_vo, "Head dimension of V and O; 0 = the same")->capture_default_str(),
         command.add_option("--mask", o.mask, "A mask as in `girih plan`")->capture_default_str(),
         command.add_option("--logits", o.logits, "A logits rule as in `girih plan`")->capture_default_str(),
-        command.add_option("--mask-text", o.mask_text,
-                           "In place of --mask: a file with CUDA text (cuda_code) of q_idx q_pos kv_pos q_len kv_len request q_head kv_head"),
+        command.add_option(
+            "--mask-text", o.mask_text,
+            "In place of --mask: a file with CUDA text (cuda_code) of q_idx q_pos kv_pos q_len kv_len request q_head kv_head"),
         command.add_option("--logits-text", o.logits_text,
                            "In place of --logits: a file with CUDA text of score q_pos kv_pos q_len kv_len request q_head kv_head"),
         command.add_flag("--sinks", o.sinks, "A learned logit per query head joins the softmax")}) {

@@ -16,11 +16,11 @@ namespace girih::tools {
 /// A Variant and what its parameters point to. Movable, not copyable: `plan_params` and `run_params` view the arrays.
 struct NamedVariant {
   Variant variant;
-  std::vector<std::int32_t> i32;  ///< "document_id" or "prefix_len"
-  std::vector<float> f32;         ///< "alibi_slopes"
-  std::vector<float> sinks;       ///< "sinks"
-  std::vector<std::uint8_t> bits;     ///< "custom_mask"
-  std::vector<std::int64_t> starts;   ///< "custom_mask_start"
+  std::vector<std::int32_t> i32;     ///< "document_id" or "prefix_len"
+  std::vector<float> f32;            ///< "alibi_slopes"
+  std::vector<float> sinks;          ///< "sinks"
+  std::vector<std::uint8_t> bits;    ///< "custom_mask"
+  std::vector<std::int64_t> starts;  ///< "custom_mask_start"
   std::vector<ParamValue> plan_params;
   std::vector<ParamValue> run_params;
 

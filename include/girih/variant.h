@@ -118,8 +118,8 @@ Expr sqrt(Expr a);
 Expr rsqrt(Expr a);
 Expr sigmoid(Expr a);
 
-/// Something that CUDA text may name: a variable or scalar parameter under its own name, any expression under a given one, or a whole array,
-/// which the text indexes: `slopes[i]`, 0 or false outside.
+/// Something that CUDA text may name: a variable or scalar parameter under its own name, any expression under a given one, or a whole
+/// array, which the text indexes: `slopes[i]`, 0 or false outside.
 class CudaArg {
  public:
   CudaArg(Expr variable);  ///< a variable or a scalar parameter
@@ -134,10 +134,11 @@ class CudaArg {
   Expr value_;
 };
 
-/// The escape hatch: CUDA text in place of an expression, for what expressions cannot say. `body` is the body of a function that gets `args`
-/// under their names (number: float, integer: i64, boolean: bool) and returns a `type`; it may call what kernels/core/math.cuh has. It is
-/// called for one score, key or element at a time by threads that may have diverged: no barriers, shuffles or writes. Texts are part of the
-/// key. CUDA only: a schedule on the CPU refuses the variant. A compile error names `name` and the line of `body`. At most 8 arguments.
+/// The escape hatch: CUDA text in place of an expression, for what expressions cannot say. `body` is the body of a function that gets
+/// `args` under their names (number: float, integer: i64, boolean: bool) and returns a `type`; it may call what kernels/core/math.cuh has.
+/// It is called for one score, key or element at a time by threads that may have diverged: no barriers, shuffles or writes. Texts are part
+/// of the key. CUDA only: a schedule on the CPU refuses the variant. A compile error names `name` and the line of `body`. At most 8
+/// arguments.
 ///
 ///   v.logits = cuda_code(ExprType::number, "return score - slope * log2(1.0F + (float)abs(q_pos - kv_pos));",
 ///                        {score(), q_pos(), kv_pos(), scalar("slope")});

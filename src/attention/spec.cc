@@ -123,7 +123,8 @@ AttentionSpec normalise(const AttentionSpec& given, const variant::Program& prog
   }
   if (!program.texts.empty() && device == DeviceKind::cpu) {
     fail(Code::unsupported, kOp,
-         "spec.variant holds the CUDA text \"{}\" (cuda_code), which only a CUDA compiler understands; use a CUDA context, or write it as an "
+         "spec.variant holds the CUDA text \"{}\" (cuda_code), which only a CUDA compiler understands; use a CUDA context, or write it as "
+         "an "
          "expression",
          program.texts[0].name);
   }

@@ -66,9 +66,8 @@ std::string print_texts(const Program& program) {
   std::string text;
   for (std::size_t i = 0; i < program.texts.size(); ++i) {
     const CudaText& t = program.texts[i];
-    text += fmt::format(
-        "  static __device__ __forceinline__ {} cuda_code_{}({}) {{\n#line 1 \"{}\"\n{}\n#line 1000 \"generated\"\n  }}\n", t.result, i,
-        t.parameters, t.name, t.body);
+    text += fmt::format("  static __device__ __forceinline__ {} cuda_code_{}({}) {{\n#line 1 \"{}\"\n{}\n#line 1000 \"generated\"\n  }}\n",
+                        t.result, i, t.parameters, t.name, t.body);
   }
   return text;
 }

@@ -1,5 +1,5 @@
-// cuda_code(): a node whose meaning only a CUDA compiler knows. What it reads is stated by its arguments, so that everything else (which half
-// of a hook computes it, what a mask's planner may prove around it) works as for any operation.
+// cuda_code(): a node whose meaning only a CUDA compiler knows. What it reads is stated by its arguments, so that everything else (which
+// half of a hook computes it, what a mask's planner may prove around it) works as for any operation.
 #include <algorithm>
 #include <utility>
 
@@ -61,7 +61,8 @@ void check_braces(std::string_view body, std::string_view name) {
     const std::size_t next = std::min(skip_token(body, i), body.size());
     if (next == i + 1) depth += body[i] == '{' ? 1 : body[i] == '}' ? -1 : 0;
     if (depth < 0) fail(Code::invalid_argument, "variant", "CUDA text \"{}\", line {}: a }} without its {{", name, line);
-    line += static_cast<int>(std::count(body.begin() + static_cast<std::ptrdiff_t>(i), body.begin() + static_cast<std::ptrdiff_t>(next), '\n'));
+    line +=
+        static_cast<int>(std::count(body.begin() + static_cast<std::ptrdiff_t>(i), body.begin() + static_cast<std::ptrdiff_t>(next), '\n'));
     i = next;
   }
   if (depth > 0) fail(Code::invalid_argument, "variant", "CUDA text \"{}\": {} {{ without }}", name, depth);
@@ -73,7 +74,8 @@ CudaArg::CudaArg(Expr variable) : value_(std::move(variable)) {
   const variant::Node* node = value_.node().get();
   if (node == nullptr || (node->op != variant::Op::var && node->op != variant::Op::scalar_param)) {
     fail(Code::invalid_argument, "variant",
-         "an argument of cuda_code is an expression without a name; only variables and scalar parameters have one: give {{\"name\", value}}");
+         "an argument of cuda_code is an expression without a name; only variables and scalar parameters have one: give {{\"name\", "
+         "value}}");
   }
   name_ = node->op == variant::Op::var ? std::string(variant::name(node->var)) : node->param;
 }
@@ -94,8 +96,8 @@ Expr cuda_code(ExprType type, std::string body, std::vector<CudaArg> args, std::
     fail(Code::invalid_argument, "variant", "CUDA text \"{}\" has {} bytes; must be in [1, {}]", name, body.size(), kMaxBody);
   }
   if (args.size() > variant::kMaxArgs) {
-    fail(Code::invalid_argument, "variant", "CUDA text \"{}\" has {} arguments; at most {} are supported: combine some in an expression", name,
-         args.size(), variant::kMaxArgs);
+    fail(Code::invalid_argument, "variant", "CUDA text \"{}\" has {} arguments; at most {} are supported: combine some in an expression",
+         name, args.size(), variant::kMaxArgs);
   }
   check_braces(body, name);
   variant::Node node;
@@ -111,7 +113,8 @@ Expr cuda_code(ExprType type, std::string body, std::vector<CudaArg> args, std::
     if (std::find(names.begin(), names.end(), arg.name()) != names.end()) {
       fail(Code::invalid_argument, "variant", "CUDA text \"{}\" has two arguments '{}'; give them different names", text.name, arg.name());
     }
-    if (arg.value().node() == nullptr) fail(Code::invalid_argument, "variant", "CUDA text \"{}\": argument '{}' is absent", text.name, arg.name());
+    if (arg.value().node() == nullptr)
+      fail(Code::invalid_argument, "variant", "CUDA text \"{}\": argument '{}' is absent", text.name, arg.name());
     text.parameters += fmt::format("{}{} {}", names.empty() ? "" : ", ", type_of(*arg.value().node()), arg.name());
     names.push_back(arg.name());
     node.args.push_back(arg.value().node());

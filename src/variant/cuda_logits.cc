@@ -46,9 +46,9 @@ class StepPrinter {
     if (program_.softmax) result = scaled(result, {kLog2E});
     const bool is_scaled = result.raw.is(0) && result.column.is(0) && result.values.size() == 1;
     const std::string core = is_scaled ? result.values[0].first : materialize(result);
-    std::string text = fmt::format(
-        "  static constexpr bool kLogitsScaled = {}, kLogitsAdditive = {};\n  static constexpr float kLogitsBound = {};\n", is_scaled,
-        is_additive, number_literal(bound()));
+    std::string text =
+        fmt::format("  static constexpr bool kLogitsScaled = {}, kLogitsAdditive = {};\n  static constexpr float kLogitsBound = {};\n",
+                    is_scaled, is_additive, number_literal(bound()));
     std::string members;
     std::string values;
     const auto add = [&](std::string_view type, std::string_view name, const std::string& value) {
@@ -310,8 +310,8 @@ class StepPrinter {
 
   const Program& program_;
   const HookPrinter& hook_;
-  std::string step_, core_;            // statements
-  std::vector<std::string> kept_;      // names of logits_step() that logits_core() reads
+  std::string step_, core_;        // statements
+  std::vector<std::string> kept_;  // names of logits_step() that logits_core() reads
   int num_names_ = 0;
   std::map<std::size_t, Sum> sums_;
   std::set<std::size_t> in_step_, in_core_;

@@ -89,9 +89,9 @@ void HookPrinter::find_kept() {
 }
 
 std::string HookPrinter::function(std::string_view signature, std::string_view parameters, const std::string& statements,
-                            std::string_view result) {
-  return fmt::format("  static __device__ __forceinline__ {}(const Params& params, {}) {{\n{}    return {};\n  }}\n", signature,
-                     parameters, statements, result);
+                                  std::string_view result) {
+  return fmt::format("  static __device__ __forceinline__ {}(const Params& params, {}) {{\n{}    return {};\n  }}\n", signature, parameters,
+                     statements, result);
 }
 
 std::string HookPrinter::body(bool uniform) const {
@@ -163,7 +163,9 @@ std::string HookPrinter::arg(std::size_t i, int n) const {
   return operand(static_cast<std::size_t>(at(i).args[static_cast<std::size_t>(n)]), at(i).uniform);
 }
 
-std::string HookPrinter::call(std::string_view function, std::size_t i) const { return fmt::format("{}({}, {})", function, arg(i, 0), arg(i, 1)); }
+std::string HookPrinter::call(std::string_view function, std::size_t i) const {
+  return fmt::format("{}({}, {})", function, arg(i, 0), arg(i, 1));
+}
 
 std::string HookPrinter::expression(std::size_t i) const {
   const Instruction& x = at(i);

@@ -24,7 +24,7 @@ struct HookText {
   std::string_view lane;   // further parameters of NAME
 };
 
-std::string_view type_name(ExprType type);   // "float"
+std::string_view type_name(ExprType type);  // "float"
 std::string number_literal(float x);
 std::string integer_literal(std::int64_t x);
 
@@ -45,7 +45,8 @@ class HookPrinter {
   bool is_exact(std::size_t i) const { return exact_[i]; }
   /// What an integer grows by from key to key, if that is a constant of at most kMaxSlope.
   std::optional<std::int64_t> slope(std::size_t i) const;
-  /// Times the columns of a step within 2^22: f32 then holds the sum with an integer below 2^23 exactly, and a larger one hides no small one.
+  /// Times the columns of a step within 2^22: f32 then holds the sum with an integer below 2^23 exactly, and a larger one hides no small
+  /// one.
   static constexpr std::int64_t kMaxSlope = std::int64_t{1} << 15;
   /// How a function names the value of instruction i; `in_row`: in the row's half. The other half has the row's values as `u`.
   std::string operand(std::size_t i, bool in_row) const;

@@ -17,8 +17,8 @@ namespace variant {
 
 std::string_view name(Op op) {
   static constexpr std::array<std::string_view, 33> kNames = {
-      "boolean", "integer", "number", "var", "scalar", "array", "bits", "to_number", "add",    "sub", "mul",
-      "div",     "mod",     "neg",    "abs", "min",    "max",   "lt",   "le",        "eq",     "ne",  "and",
+      "boolean", "integer", "number", "var", "scalar", "array", "bits", "to_number", "add",     "sub",   "mul",
+      "div",     "mod",     "neg",    "abs", "min",    "max",   "lt",   "le",        "eq",      "ne",    "and",
       "or",      "not",     "select", "exp", "log",    "tanh",  "sqrt", "rsqrt",     "sigmoid", "param", "cuda"};
   return kNames[static_cast<std::size_t>(op)];
 }

@@ -24,13 +24,13 @@ inline AttentionCase text_case(std::string name, const Lengths& l) {
               {"level", ParamTime::run, 2.0},
               {"groups", ParamTime::plan, groups},
               {"flags", ParamTime::run, flags}};
-  c.spec.variant.logits = cuda_code(ExprType::number,
-                                    "// a penalty that grows ever more slowly\n"
-                                    "const float distance = static_cast<float>(abs_distance);\n"
-                                    "if (abs_distance == 0) { return score; }\n"
-                                    "return score - slopes[q_head] * log(level + distance);",
-                                    {score(), q_head(), scalar("level"), ArrayParam("slopes", DType::f32),
-                                     CudaArg("abs_distance", abs(q_pos() - kv_pos()))});
+  c.spec.variant.logits =
+      cuda_code(ExprType::number,
+                "// a penalty that grows ever more slowly\n"
+                "const float distance = static_cast<float>(abs_distance);\n"
+                "if (abs_distance == 0) { return score; }\n"
+                "return score - slopes[q_head] * log(level + distance);",
+                {score(), q_head(), scalar("level"), ArrayParam("slopes", DType::f32), CudaArg("abs_distance", abs(q_pos() - kv_pos()))});
   const Expr text = cuda_code(ExprType::boolean, "return groups[q_pos] == groups[kv_pos] || flags[q_pos + 2 * kv_pos];",
                               {q_pos(), kv_pos(), ArrayParam("groups", DType::i64, ParamTime::plan), BitsParam("flags")}, "mask.cu");
   c.spec.variant.mask = variants::causal() & ((q_pos() - kv_pos() < 3) | text);
