@@ -107,8 +107,14 @@ class KeyStream {
       : p_(p), s_ring_(s_ring), warp_(ptx::warp_idx()), slot_(Shape::kSlots - Shape::kTilesPerStep) {
     Next next = {.item = items.begin, .num_items = static_cast<i32>(items.end - items.begin)};
     open_item(next);
-    request_pages(next);
+    if constexpr (!kAsksApart) request_pages(next);
     keep(next);
+  }
+
+  /// With kAsksApart: asks for the pages of the next look-up. Once a step, before it ends.
+  __device__ __forceinline__ void ask_pages() {
+    static_assert(kAsksApart);
+    if (Shape::kLookupSteps == 1 || ptx::any(step_ == 0)) request_pages(next_[0]);
   }
 
   /// Whether there is a next step (once the empty one has been issued).
@@ -141,6 +147,9 @@ class KeyStream {
   }
 
  private:
+  // Whether pages are asked for by ask_pages(). Where ways of a branch meet, the compiler waits for loads of either; so the page ids must
+  // not be under way at the end of a step, where the next item may begin.
+  static constexpr bool kAsksApart = !Shape::kSharedPlaces && !c.is_wide();
   static constexpr int kKeyPlane = 0;
   static constexpr int kRopePlane = 1;
   static constexpr int kValuePlane = Shape::kTwoParts ? 2 : 1;
@@ -148,6 +157,7 @@ class KeyStream {
   static constexpr int kValueScalePlane = kKeyScalePlane + (Shape::kKeyScaleBytes > 0 ? 1 : 0);
   static constexpr i32 kNothing = -1, kKeysFast = 1, kValuesFast = 2;  // fast: copied in whole chunks
   static constexpr i32 kNoPage = -1;
+  static constexpr i32 kPrefetchedKeys = 8 * Shape::kLookupSteps * Shape::kStepKeys;
 
   /// Up to eight neighbouring lanes bring one row, a line of it at a time.
   template <int kChunks>
@@ -222,7 +232,12 @@ class KeyStream {
     if (next.num_items == 0 || key >= next.kv_end) return;
     const abi::SegmentArg& segment = p_.segments[next.segment];
     page_ = 0;
-    if (segment.page_size.divisor != 0) page_ = segment.kv_indices[next.table_begin + divide(static_cast<u32>(key), segment.page_size)];
+    if (segment.page_size.divisor == 0) return;
+    const i32* table = segment.kv_indices + next.table_begin;
+    page_ = table[divide(static_cast<u32>(key), segment.page_size)];
+    // While keys stream, a load from memory takes thousands of cycles: what comes a few look-ups later is on its way to L2 by then.
+    const i32 later = key + kPrefetchedKeys;
+    if (ptx::lane_idx() == 0 && later < next.kv_end) ptx::prefetch_l2(table + divide(static_cast<u32>(later), segment.page_size));
   }
 
   /// The keys whose pages have been asked for are the next steps'; then the same for those after them. What branches depend on is the same
@@ -260,7 +275,7 @@ class KeyStream {
       skip_item(next);
       open_item(next);
     }
-    request_pages(next);
+    if constexpr (!kAsksApart) request_pages(next);
     keep(next);
   }
 

@@ -93,6 +93,7 @@ class Decode {
         stream.issue_keys();
       }
       if (has_keys) in_halves([&](auto halves) { weigh_scores<halves.kCount>(*item, range, begin, first, s); });
+      stream.ask_pages();
       if (!c.v_is_k && works) s_rows = wait_for_rows<typename Stream::ValueRows>();
       if (has_keys) in_halves([&](auto halves) { add_values<halves.kCount>(s_rows, s); });
       if (works) leave_slot();
@@ -174,7 +175,8 @@ class Decode {
   /// What raw products of row 2 pair + r of half h are multiplied by: for the logits hook, or to base-2 units.
   __device__ __forceinline__ float raw_factor(int h, int r) const { return kScalesQuery<c> ? row_factors_[h][r] : factor_.raw; }
   __device__ __forceinline__ float base2_factor(int h, int r) const {
-    return kScalesQuery<c> && factor_.kOfProducts ? row_factors_[h][r] : factor_.to_base2;
+    if constexpr (!ScoreFactor<c, Variant>::kOfProducts) return kLog2E;  // logits
+    return kScalesQuery<c> ? row_factors_[h][r] : factor_.to_base2;
   }
 
   /// This warp's keys in the slot at work, once they have landed.

@@ -271,6 +271,7 @@ inline std::vector<AttentionCase> dtype_cases() {
                                 {"", {16, 1, 40, 12, 2}, {33, 150, 64, 35, 33}});
     const G scale = t == DType::i8 ? G::token_head : G::head;
     set_kv(c.spec, t, scale, t, scale);
+    if (t == DType::e5m2) c.spec.variant.logits = variants::soft_cap(30.0F);
     c.edit = [](const Site& site, double x) {
       if (site.plane != Plane::q) return x;
       constexpr std::array<double, 6> kMagnitudes{1, 0x1p-100, 0x1p-126, 0, 4, 0x1p-9};
