@@ -212,7 +212,8 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
     const std::span<const LineStrip> strips = strips_of(p, schedule, list);
     const abi::Line line{strips.data(), p.tiles.data(), p.items.data(), static_cast<std::int32_t>(strips.size()),
                          !schedule.spec.batch_invariant};
-    partition(line, end - begin, p.total_cost[list], p.max_piece_cost[list], p.unit_ends.data() + begin, p.unit_costs.data() + begin);
+    partition(line, abi::equal_shares(end - begin), {p.total_cost[list], p.max_piece_cost[list], p.min_step_cost[list]},
+              p.unit_ends.data() + begin, p.unit_costs.data() + begin);
     emitter.start(line);
     for (int u = begin; u < end; ++u) {
       emitter.write_unit(p.unit_ends[static_cast<std::size_t>(u)]);
