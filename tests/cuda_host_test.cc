@@ -10,6 +10,7 @@
 #include <memory>
 #include <random>
 
+#include "attention/cuda_state.h"
 #include "attention/merge_states.cuh"
 #include "emulator/emulator.h"
 #include "fake_cuda/fake_driver.h"
@@ -204,7 +205,9 @@ TEST_F(CudaHost, RunLaunchesTheListsThatHaveWorkOnTheUploadedPlan) {
   ASSERT_EQ(launches().size(), 1U);
   EXPECT_NE(launches()[0].name.find("_decode"), std::string::npos);
   const auto& header = *reinterpret_cast<const abi::PlanHeader*>(plan.blob().data());
-  EXPECT_EQ(launches()[0].num_blocks, header.class_unit_begin[1]);
+  EXPECT_EQ(launches()[0].num_blocks, attention::class_blocks(schedule.state(), attention::kSmall));
+  EXPECT_EQ(launches()[0].params.class_units, header.class_unit_begin[1]);
+  EXPECT_EQ(launches()[0].params.plan_bytes, header.blob_bytes);
   EXPECT_EQ(launches()[0].params.first_unit, 0);
   EXPECT_EQ(launches()[0].params.num_units, schedule.num_units());
   run_batch({{50}, {300}});
@@ -222,7 +225,7 @@ TEST_F(CudaHost, ADecodeScheduleHasOneKernel) {
   limits.max_qo_len = 1;
   const Schedule decode = girih::schedule(*context_, spec_of(), limits);
   EXPECT_LT(decode.num_units(), girih::schedule(*context_, spec_of(), kLimits).num_units());
-  EXPECT_LT(decode.num_units(), 6 * 4);
+  EXPECT_LT(attention::class_blocks(decode.state(), attention::kSmall), 6 * 4);
   const Schedule three = girih::schedule(*context_, spec_of(), limits, {.num_units = 0, .num_sms = 3, .family = "floor"});
   EXPECT_EQ(three.num_units() * 2,
             girih::schedule(*context_, spec_of(), limits, {.num_units = 0, .num_sms = 0, .family = "floor"}).num_units());

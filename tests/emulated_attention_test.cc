@@ -165,6 +165,18 @@ void expect_invariant(const std::string& family) {
 TEST(EmulatedInvariance, ChosenKernels) { expect_invariant(""); }
 TEST(EmulatedInvariance, Floor) { expect_invariant("floor"); }
 
+TEST(EmulatedPlan, FreeBlocksTakeUnits) {
+  const cases::Problem p(long_decode_case());
+  const auto state = make_schedule(p, "");
+  Plan plan{Schedule(state)};
+  plan.update(p.batch);
+  const auto& view = plan.state().view;
+  const int blocks = attention::class_blocks(*state, attention::kSmall);
+  const int units = attention::class_units(*state, attention::kSmall);
+  ASSERT_LT(blocks, units);
+  EXPECT_LT(view.unit_begin[static_cast<std::size_t>(blocks)], view.unit_begin[static_cast<std::size_t>(units)]);
+}
+
 TEST(EmulatedKernels, AreAllUsed) {
   std::set<std::uint64_t> used;
   for (const CaseRun& run : runs()) {

@@ -78,7 +78,7 @@ TEST(Partition, EmptyLine) {
   HandLine h;
   LineSpot ends[3];
   std::int64_t costs[3];
-  partition(h.line(), 3, 0, 0, ends, costs);
+  partition(h.line(), equal_shares(3), {0, 0, 0}, ends, costs);
   for (int u = 0; u < 3; ++u) {
     EXPECT_EQ(ends[u].strip, 0);
     EXPECT_EQ(costs[u], 0);
@@ -100,7 +100,7 @@ TEST(Partition, RandomLinesAreTakenOnceAndBalanced) {
     const int units = 1 + static_cast<int>(random() % 40);
     std::vector<LineSpot> ends(static_cast<std::size_t>(units));
     std::vector<std::int64_t> costs(static_cast<std::size_t>(units));
-    partition(h.line(), units, h.total, h.max_piece, ends.data(), costs.data());
+    partition(h.line(), equal_shares(units), {h.total, h.max_piece, 3}, ends.data(), costs.data());
     ASSERT_EQ(ends.back().strip, strips);
     std::int64_t sum = 0;
     std::int64_t most = 0;
@@ -110,10 +110,35 @@ TEST(Partition, RandomLinesAreTakenOnceAndBalanced) {
     EXPECT_LE(sum, h.total + (h.cut_items ? 5 * (units - 1) : 0));
     EXPECT_LE(most, h.total / units + 2 * h.max_piece + 2);
     // The least capacity is within a hundredth: a capacity so much smaller does not take the line.
-    const std::int64_t smaller = most - most / 64 - 2;
+    const std::int64_t smaller = most - most / 64 - 4;
     if (smaller > std::max((h.total + units - 1) / units, h.max_piece)) {
-      EXPECT_FALSE(fill_units(h.line(), units, smaller, ends.data(), costs.data())) << "round " << round;
+      EXPECT_FALSE(fill_units(h.line(), equal_shares(units), smaller, ends.data(), costs.data())) << "round " << round;
     }
+  }
+}
+
+TEST(Partition, UnitsOfSmallerSharesTakeLess) {
+  std::mt19937 random(2);
+  for (int round = 0; round < 300; ++round) {
+    HandLine h;
+    for (unsigned s = 0; s <= random() % 8; ++s)
+      h.add_strip(1 + static_cast<std::int32_t>(random() % 8), {static_cast<std::int32_t>(random() % 90), 7});
+    UnitShares shares{.num_units = 1 + static_cast<std::int32_t>(random() % 40), .full = 1, .share = 0};
+    shares.full += static_cast<std::int32_t>(random() % static_cast<unsigned>(shares.num_units));
+    shares.share = static_cast<std::int32_t>(random() % 257);
+    std::vector<LineSpot> ends(static_cast<std::size_t>(shares.num_units));
+    std::vector<std::int64_t> costs(ends.size());
+    partition(h.line(), shares, {h.total, h.max_piece, 3}, ends.data(), costs.data());
+    ASSERT_EQ(ends.back().strip, std::ssize(h.strips)) << "round " << round;
+    const std::int64_t capacity = used_capacity(shares, costs.data());
+    for (std::int32_t u = shares.full; u < shares.num_units; ++u) {
+      EXPECT_LE(costs[static_cast<std::size_t>(u)], capacity * shares.share / 256) << "round " << round << ", unit " << u;
+    }
+    // No unit's take changes below the next capacity.
+    const std::int64_t next = next_capacity(shares, capacity, 3, costs.data());
+    std::vector<std::int64_t> again(costs.size());
+    fill_units(h.line(), shares, next - 1, ends.data(), again.data());
+    EXPECT_EQ(costs, again) << "round " << round;
   }
 }
 

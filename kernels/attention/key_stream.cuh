@@ -81,20 +81,26 @@ __device__ __forceinline__ const u8* shuffle_pointer(const u8* pointer, int lane
   return reinterpret_cast<const u8*>(static_cast<u64>(high) << 32 | low);
 }
 
-/// Asks for the head of the plan and about where the unit's first item is, before the chain unit -> item -> row of keys -> page is followed
-/// link by link: with a cold L2 each link is a trip to memory.
+/// Asks for the plan and the page tables, before the chain unit -> item -> row of keys -> page -> key is followed link by link: with a cold
+/// L2 each link would be a trip to memory. Every block asks for its share of all of it (the first MiB or so), as the blocks start together.
 __device__ __forceinline__ void prefetch_plan(const Args& p) {
   constexpr int kLine = 128;
-  constexpr int kHeaderLines = (static_cast<int>(sizeof(abi::PlanHeader)) + kLine - 1) / kLine;
   const int thread = ptx::thread_idx();
-  if (thread < kHeaderLines) ptx::prefetch_l2(reinterpret_cast<const u8*>(p.plan) + thread * kLine);
-  if (thread == kHeaderLines) ptx::prefetch_l2(all_items(p) + p.first_unit + ptx::block_idx());
+  const int line = thread % ptx::kWarp * ptx::num_blocks() + ptx::block_idx();
+  if (thread < ptx::kWarp) {
+    if (line < (p.plan_bytes + kLine - 1) / kLine) ptx::prefetch_l2(reinterpret_cast<const u8*>(p.plan) + line * kLine);
+  } else if (thread < 2 * ptx::kWarp) {
+#pragma unroll 1
+    for (int s = 0; s < p.num_segments; ++s) {
+      const abi::SegmentArg& segment = p.segments[s];
+      if (line < (segment.num_entries + kLine / 4 - 1) / (kLine / 4)) ptx::prefetch_l2(segment.kv_indices + line * (kLine / 4));
+    }
+  }
 }
-/// Likewise the merges that the item's part may complete.
+
+/// Likewise the counters of the merges that the item's part may complete.
 __device__ __forceinline__ void prefetch_merges(const Args& p, const abi::WorkItem& item) {
-  if (item.part_row < 0 || ptx::thread_idx() != 0) return;
-  ptx::prefetch_l2(blob_array<abi::MergeItem>(p, p.plan->merges) + item.merge_begin);
-  ptx::prefetch_l2(p.counters + item.merge_begin);
+  if (item.part_row >= 0 && ptx::thread_idx() == 0) ptx::prefetch_l2(p.counters + item.merge_begin);
 }
 
 template <Config c>

@@ -17,6 +17,12 @@ inline constexpr int kMergeDims = 4;                         // of a lane
 inline constexpr int kMergeSlice = kMergeDims * ptx::kWarp;  // of a warp
 inline constexpr int kMergeAhead = 8;                        // parts whose loads are under way together
 
+__device__ __forceinline__ RowState load_part_state(const Args& p, i64 part) {
+  float ml[2];
+  load_floats(p.part_ml + 2 * part, ml);
+  return {ml[0], ml[1]};
+}
+
 /// One row's dims [slice * kMergeSlice, ...) by one warp, as a left fold.
 template <Config c, class Variant>
 __device__ __forceinline__ void fold_parts(const Args& p, const typename Variant::Params& params, const abi::MergeItem& merge,
@@ -50,42 +56,79 @@ __device__ __forceinline__ void fold_parts(const Args& p, const typename Variant
   if (dim == 0) writer.write_state();
 }
 
+/// A merge, and where its first parts lie: those of a lane.
+struct PartRows {
+  static constexpr int kSets = 2;
+  abi::MergeItem merge;
+  const abi::MergePart* parts;
+  i32 own[kSets];  // of parts lane, lane + 32
+
+  static __device__ __forceinline__ PartRows load(const Args& p, i32 idx) {
+    PartRows rows;
+    rows.merge = blob_array<abi::MergeItem>(p, p.plan->merges)[idx];
+    rows.parts = blob_array<abi::MergePart>(p, p.plan->merge_parts) + rows.merge.part_begin;
+#pragma unroll
+    for (int i = 0; i < kSets; ++i) {
+      const int part = ptx::lane_idx() + i * ptx::kWarp;
+      rows.own[i] = part < rows.merge.part_count ? rows.parts[part].part_row : 0;
+    }
+    return rows;
+  }
+};
+
 /// The same where no chunks have to give equal bits: the maximum first, then every part's weight, a lane a part; so that the values are a
-/// plain sum in part order, whose loads wait for nothing but the weights.
+/// plain sum in part order, whose loads wait for nothing but the places of the parts.
 template <Config c, class Variant>
-__device__ __forceinline__ void sum_parts(const Args& p, const typename Variant::Params& params, const abi::MergeItem& merge,
-                                          const abi::MergePart* parts, int row, int slice) {
+__device__ __forceinline__ void sum_parts(const Args& p, const typename Variant::Params& params, const PartRows& from, int row, int slice) {
+  // Those whose values are loaded together.
+  constexpr int kAhead = c.tile_rows <= 16 ? kMergeAhead + kMergeAhead / 2 : kMergeAhead;
   const int lane = ptx::lane_idx();
   const int dim = slice * kMergeSlice + lane * kMergeDims;
   const bool has_dims = dim < c.head_dim_vo;
-  RowState state = empty_state();
-  for (int i = lane; i < merge.part_count; i += ptx::kWarp) {
-    state.m = ptx::max_number(state.m, p.part_ml[2 * (static_cast<i64>(parts[i].part_row) + row)]);
+  const int count = from.merge.part_count;
+  RowState own_state[PartRows::kSets];
+#pragma unroll
+  for (int i = 0; i < PartRows::kSets; ++i) {
+    own_state[i] = empty_state();
+    if (lane + i * ptx::kWarp < count) own_state[i] = load_part_state(p, static_cast<i64>(from.own[i]) + row);
+  }
+  float next[kAhead][kMergeDims];
+  const auto load_values = [&](i32 part_row, int first, int end) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const i64 part = static_cast<i64>(ptx::shuffle(part_row, (first + i) % ptx::kWarp)) + row;
+      if (first + i < end && has_dims) load_floats(p.part_o + part * c.part_stride() + dim, next[i]);
+    }
+  };
+  load_values(from.own[0], 0, min(ptx::kWarp, count));
+
+  RowState state = {ptx::max_number(own_state[0].m, own_state[1].m), 0.0F};
+  for (int i = lane + PartRows::kSets * ptx::kWarp; i < count; i += ptx::kWarp) {
+    state.m = ptx::max_number(state.m, load_part_state(p, static_cast<i64>(from.parts[i].part_row) + row).m);
   }
 #pragma unroll
   for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2) state.m = ptx::max_number(state.m, ptx::shuffle_xor(state.m, mask));
+
   float o[kMergeDims] = {};
-  for (int begin = 0; begin < merge.part_count; begin += ptx::kWarp) {
-    i32 own_row = 0;
-    float weight = 0.0F;
-    if (begin + lane < merge.part_count) {
-      own_row = parts[begin + lane].part_row;
-      const i64 part = static_cast<i64>(own_row) + row;
-      weight = exp2_approx(p.part_ml[2 * part] - base_of(state.m));
-      state.l = ptx::fma(p.part_ml[2 * part + 1], weight, state.l);
-    }
-    const int count = min(ptx::kWarp, merge.part_count - begin);
-    for (int first = 0; first < count; first += kMergeAhead) {
-      float next[kMergeAhead][kMergeDims];
-#pragma unroll
-      for (int i = 0; i < kMergeAhead; ++i) {
-        const i64 part = static_cast<i64>(ptx::shuffle(own_row, (first + i) % ptx::kWarp)) + row;
-        if (first + i < count && has_dims) load_floats(p.part_o + part * c.part_stride() + dim, next[i]);
+  for (int begin = 0; begin < count; begin += ptx::kWarp) {
+    const int end = min(ptx::kWarp, count - begin);
+    i32 own = begin == 0 ? from.own[0] : from.own[1];
+    RowState own_part = begin == 0 ? own_state[0] : own_state[1];
+    if (begin >= PartRows::kSets * ptx::kWarp) {
+      own_part = empty_state();
+      if (lane < end) {
+        own = from.parts[begin + lane].part_row;
+        own_part = load_part_state(p, static_cast<i64>(own) + row);
       }
+    }
+    const float weight = lane < end ? exp2_approx(own_part.m - base_of(state.m)) : 0.0F;
+    state.l = ptx::fma(own_part.l, weight, state.l);
+    for (int first = 0; first < end; first += kAhead) {
+      if (begin + first > 0) load_values(own, first, end);
 #pragma unroll
-      for (int i = 0; i < kMergeAhead; ++i) {
+      for (int i = 0; i < kAhead; ++i) {
         const float part_weight = ptx::shuffle(weight, (first + i) % ptx::kWarp);
-        if (first + i >= count || !has_dims) continue;
+        if (first + i >= end || !has_dims) continue;
 #pragma unroll
         for (int d = 0; d < kMergeDims; ++d) o[d] = ptx::fma(next[i][d], part_weight, o[d]);
       }
@@ -93,28 +136,21 @@ __device__ __forceinline__ void sum_parts(const Args& p, const typename Variant:
   }
 #pragma unroll
   for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2) state.l += ptx::shuffle_xor(state.l, mask);
-  const auto writer = RowWriter<c, Variant>::final_row(p, params, merge.row_begin + row, merge.kv_head, state, 1.0F);
+  const auto writer = RowWriter<c, Variant>::final_row(p, params, from.merge.row_begin + row, from.merge.kv_head, state, 1.0F);
   if (has_dims) writer.write(dim, o);
   if (dim == 0) writer.write_state();
 }
 
-template <Config c, class Variant>
-__device__ __forceinline__ void merge_row(const Args& p, const typename Variant::Params& params, const abi::MergeItem& merge,
-                                          const abi::MergePart* parts, int row, int slice) {
-  if constexpr (c.batch_invariant || !Variant::kSoftmax) {
-    fold_parts<c, Variant>(p, params, merge, parts, row, slice);
-  } else {
-    sum_parts<c, Variant>(p, params, merge, parts, row, slice);
-  }
-}
-
 /// All rows of a merge by the block's warps.
 template <Config c, class Variant>
-__device__ __forceinline__ void merge_rows(const Args& p, const typename Variant::Params& params, const abi::MergeItem& merge,
-                                           const abi::MergePart* parts) {
+__device__ __forceinline__ void merge_rows(const Args& p, const typename Variant::Params& params, const PartRows& from) {
   constexpr int kSlices = ceil_div(c.head_dim_vo, kMergeSlice);
-  for (int i = ptx::warp_idx(); i < merge.row_count * kSlices; i += c.threads / ptx::kWarp) {
-    merge_row<c, Variant>(p, params, merge, parts, i / kSlices, i % kSlices);
+  for (int i = ptx::warp_idx(); i < from.merge.row_count * kSlices; i += c.threads / ptx::kWarp) {
+    if constexpr (c.batch_invariant || !Variant::kSoftmax) {
+      fold_parts<c, Variant>(p, params, from.merge, from.parts, i / kSlices, i % kSlices);
+    } else {
+      sum_parts<c, Variant>(p, params, from, i / kSlices, i % kSlices);
+    }
   }
 }
 
@@ -123,29 +159,30 @@ __device__ __forceinline__ void merge_rows(const Args& p, const typename Variant
 template <Config c, class Variant>
 __device__ __forceinline__ void arrive(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item, u32* s_last) {
   const auto* merges = blob_array<abi::MergeItem>(p, p.plan->merges);
-  const auto* parts = blob_array<abi::MergePart>(p, p.plan->merge_parts);
+  // Asked for now, so that it is there once the counter answers.
+  constexpr bool kAhead = c.tile_rows <= 16;  // else registers are dear
+  PartRows first;
+  if constexpr (kAhead) first = PartRows::load(p, item.merge_begin);
   ptx::sync_block();
   for (int begin = 0; begin < item.merge_count; begin += ptx::kWarp) {
     if (ptx::thread_idx() < ptx::kWarp) {
-      // The barrier has gathered the block's writes; this fence passes them on, and the second one lets others' be seen.
+      // The barrier has gathered the block's writes, and the atomic operation passes them on; another one spreads what it has seen.
       const int lane = ptx::lane_idx();
       const i32 idx = item.merge_begin + begin + lane;
       bool last = false;
-      ptx::fence_device();
-      if (begin + lane < item.merge_count && ptx::atomic_add(p.counters + idx, 1) == merges[idx].part_count - 1) {
-        last = true;
-        p.counters[idx] = 0;
+      if (begin + lane < item.merge_count) {
+        const i32 part_count = merges[idx].part_count;
+        last = ptx::atomic_add_ordered(p.counters + idx, 1) == part_count - 1;
+        if (last) p.counters[idx] = 0;
       }
-      ptx::fence_device();
       const u32 mask = ptx::ballot(last);
       if (lane == 0) *s_last = mask;
     }
     ptx::sync_block();
     const u32 mask = *s_last;
     for (int i = 0; i < ptx::kWarp && (mask >> i) != 0; ++i) {
-      if (((mask >> i) & 1U) == 0) continue;
-      const abi::MergeItem merge = merges[item.merge_begin + begin + i];
-      merge_rows<c, Variant>(p, params, merge, parts + merge.part_begin);
+      if (((mask >> i) & 1U) != 0)
+        merge_rows<c, Variant>(p, params, kAhead && begin + i == 0 ? first : PartRows::load(p, item.merge_begin + begin + i));
     }
     ptx::sync_block();  // s_last may be written again
   }

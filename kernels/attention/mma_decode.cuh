@@ -62,6 +62,8 @@ class Decode {
   /// One loop for the ring's first fill and for the work, so that the copies' code is there once.
   __device__ __forceinline__ void run(UnitItems items) {
     KeyStream<c> stream(p_, items, s_memory_);
+    slot_ = 0;
+    clear();
     constexpr int kLead = Stream::kSlots / Stream::kTilesPerStep;  // steps that are under way before the first is worked on
     int lead = kLead + 1;
     const abi::WorkItem* item = items.begin;
@@ -110,6 +112,9 @@ class Decode {
     }
   }
 
+  /// For words of the whole block.
+  __device__ __forceinline__ u32* word() const { return reinterpret_cast<u32*>(s_memory_ + Shape::kLastAt); }
+
  private:
   __device__ __forceinline__ void end_item(const abi::WorkItem& item) {
     if (is_last(item) || is_chunk(item)) end_tile(item);
@@ -140,7 +145,6 @@ class Decode {
         for (int i = 0; i < 4; ++i) inverse_[i / 2][i % 2] = ptx::shuffle(inverse[i / 2], 4 * (2 * (lane_ % 4) + i % 2));
       }
     }
-    if (is_first(item) || is_chunk(item)) clear();
     described_ = described_ && !is_first(item);
     if constexpr (kLogitsRead<Variant>) describe(item);
     factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
@@ -175,7 +179,7 @@ class Decode {
   /// What raw products of row 2 pair + r of half h are multiplied by: for the logits hook, or to base-2 units.
   __device__ __forceinline__ float raw_factor(int h, int r) const { return kScalesQuery<c> ? row_factors_[h][r] : factor_.raw; }
   __device__ __forceinline__ float base2_factor(int h, int r) const {
-    if constexpr (!ScoreFactor<c, Variant>::kOfProducts) return kLog2E;  // logits
+    if constexpr (!ScoreFactor<c, Variant>::kOfProducts) return 1.0F;  // logits are in base-2 units
     return kScalesQuery<c> ? row_factors_[h][r] : factor_.to_base2;
   }
 
@@ -384,7 +388,13 @@ class Decode {
       }
       ptx::sync_block();
     }
-    if (is_last(item) && item.part_row >= 0) arrive<c, Variant>(p_, params_, item, reinterpret_cast<u32*>(s_memory_ + Shape::kLastAt));
+    if (is_last(item)) {
+      if (item.part_row >= 0) arrive<c, Variant>(p_, params_, item, word());
+        // Nothing of this tile is needed any more; said here, it takes no registers during the merge.
+#pragma unroll
+      for (int s = 0; s < Keys::kSteps; ++s) q_[s][0] = q_[s][1] = q_[s][2] = q_[s][3] = 0;
+    }
+    clear();
   }
 
   __device__ __forceinline__ void sum_warps(int row, int dim, float (&x)[4]) const {
@@ -425,7 +435,12 @@ __device__ __forceinline__ void run_decode(const Args& p) {
   prefetch_plan(p);
   const typename Variant::Params params = Variant::load_params(p);
   Decode<c, Variant> decode(p, params, ptx::shared_memory());
-  decode.run(unit_items(p));
+  UnitItems items = unit_items(p);
+  const bool free_units = has_free_units(p);
+#pragma unroll 1
+  do {
+    decode.run(items);
+  } while (free_units && take_unit<c>(p, decode.word(), items));
   write_empty_rows<c, Variant>(p, params);
   ptx::start_next_grid();
 }

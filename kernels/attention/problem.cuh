@@ -7,6 +7,7 @@
 #include "attention/config.cuh"
 #include "core/convert.cuh"
 #include "core/types.cuh"
+#include "ptx/memory.cuh"
 #include "ptx/thread.cuh"
 
 namespace girih::attention {
@@ -32,11 +33,39 @@ __device__ __forceinline__ const abi::WorkItem* all_items(const Args& p) {
   return reinterpret_cast<const abi::WorkItem*>(blob + kUnitBeginAt + (4 * (static_cast<i64>(p.num_units) + 1) + 63) / 64 * 64);
 }
 
-/// Items of this block's unit. Items with row_count 0 are padding.
-__device__ __forceinline__ UnitItems unit_items(const Args& p) {
-  const i32* unit_begin = reinterpret_cast<const i32*>(reinterpret_cast<const u8*>(p.plan) + kUnitBeginAt);
-  const i32 unit = p.first_unit + ptx::block_idx();
-  return {all_items(p) + unit_begin[unit], all_items(p) + unit_begin[unit + 1]};
+__device__ __forceinline__ const i32* unit_begins(const Args& p) {
+  return reinterpret_cast<const i32*>(reinterpret_cast<const u8*>(p.plan) + kUnitBeginAt);
+}
+/// Items of the class' unit `idx`. Items with row_count 0 are padding.
+__device__ __forceinline__ UnitItems unit_items(const Args& p, i32 idx) {
+  const i32* begin = unit_begins(p) + p.first_unit + idx;
+  return {all_items(p) + begin[0], all_items(p) + begin[1]};
+}
+/// Of this block's unit.
+__device__ __forceinline__ UnitItems unit_items(const Args& p) { return unit_items(p, ptx::block_idx()); }
+
+/// Whether the plan leaves units to whoever is free: blocks do not run equally fast.
+__device__ __forceinline__ bool has_free_units(const Args& p) {
+  const i32* begin = unit_begins(p) + p.first_unit;
+  return p.class_units > ptx::num_blocks() && begin[ptx::num_blocks()] != begin[p.class_units];
+}
+/// One of those for a block that has ended its unit, if any is left: called by the whole block; `s_word` is a word of shared memory. The
+/// last block to ask resets the count for the next launch.
+template <Config c>
+__device__ __forceinline__ bool take_unit(const Args& p, u32* s_word, UnitItems& items) {
+  const i32 free_units = p.class_units - ptx::num_blocks();
+  ptx::sync_block();
+  if (ptx::thread_idx() == 0) {
+    i32* next = p.next_unit + c.tile_class;
+    const i32 idx = ptx::atomic_add(next, 1);
+    if (idx == free_units + ptx::num_blocks() - 1) *next = 0;
+    *s_word = static_cast<u32>(idx);
+  }
+  ptx::sync_block();
+  const i32 idx = static_cast<i32>(*s_word);
+  if (idx >= free_units) return false;
+  items = unit_items(p, ptx::num_blocks() + idx);
+  return true;
 }
 
 __device__ __forceinline__ bool is_first(const abi::WorkItem& item) { return (item.flags & abi::WorkItem::kFirst) != 0; }

@@ -74,5 +74,12 @@ __device__ __forceinline__ void cp_async_wait() {
 __device__ __forceinline__ void fence_device() { __threadfence(); }
 /// Relaxed, device scope; returns the old value.
 __device__ __forceinline__ int atomic_add(int* g_counter, int value) { return atomicAdd(g_counter, value); }
+/// The same, and what this thread has written or has seen (of its block, before a barrier) is visible to whoever sees the new value so;
+/// it sees what those before it have written.
+__device__ __forceinline__ int atomic_add_ordered(int* g_counter, int value) {
+  int old;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(old) : "l"(g_counter), "r"(value) : "memory");
+  return old;
+}
 
 }  // namespace girih::ptx

@@ -35,6 +35,7 @@ struct PlaneArg {
 struct SegmentArg {
   PlaneArg k, k_rope, v;
   const std::int32_t* kv_indices;  // [num_entries] page ids; null where ragged
+  std::int32_t num_entries;        // that the caller gave
   const std::int64_t* page_pos;    // [num_entries] or null
   FastDivider page_size;           // divisor 0: endless (ragged): the "page" is table_begin, the slot the key's index
 };
@@ -55,8 +56,9 @@ struct ParamArg {
 };
 
 struct AttentionParams {
-  const PlanHeader* plan;  // the uploaded blob; 64-byte aligned
-  std::int32_t* counters;  // [max_merges] zero between launches: parts of each merge that have arrived
+  const PlanHeader* plan;   // the uploaded blob; 64-byte aligned
+  std::int32_t* counters;   // [max_merges] zero between launches: parts of each merge that have arrived
+  std::int32_t* next_unit;  // [classes] zero between launches: units taken beyond a block's own
   RowsArg q, q_rope, o;
   float* lse;                     // null where the spec asks for none
   std::int64_t lse_token_stride;  // elements
@@ -67,8 +69,10 @@ struct AttentionParams {
   float* chunk_ml;
   float score_factor;  // sm_scale, times log2(e) where the logits hook is absent
   std::int32_t num_segments;
-  std::int32_t num_units;   // of all classes, as the header has it: with it the items are found without reading the header
-  std::int32_t first_unit;  // of this launch's class: block b runs unit first_unit + b
+  std::int32_t num_units;    // of all classes, as the header has it: with it the items are found without reading the header
+  std::int32_t first_unit;   // of this launch's class: block b runs unit first_unit + b
+  std::int32_t class_units;  // of this class: those beyond the number of blocks are taken by blocks that have ended theirs
+  std::int32_t plan_bytes;   // that may be asked for ahead: of the blob, or of the room for it where a graph's replays bring others
   SegmentArg segments[kMaxCudaSegments];
   ParamArg params[kMaxCudaParams];  // run-time parameters; plan-time ones are in the blob
 };

@@ -50,8 +50,13 @@ struct Line {
   bool cut_items;  // false: items are whole (batch_invariant)
 };
 
+/// n / d for n >= 0, d > 0: most are small, and divisions of 64 bits are the slowest thing here.
+constexpr std::int64_t quotient(std::int64_t n, std::int64_t d) {
+  return ((n | d) >> 32) == 0 ? static_cast<std::uint32_t>(n) / static_cast<std::uint32_t>(d) : n / d;
+}
+
 constexpr std::int64_t item_cost(const LineTile& tile, std::int64_t keys) {
-  return tile.cost_piece + (keys + tile.kv_block - 1) / tile.kv_block * tile.cost_step;
+  return tile.cost_piece + quotient(keys + tile.kv_block - 1, tile.kv_block) * tile.cost_step;
 }
 
 inline LineSpot strip_start(const Line& line, std::int32_t strip) {
@@ -87,7 +92,7 @@ inline bool take_in_tile(const Line& line, LineSpot& at, std::int64_t& left) {
       continue;
     }
     if (!line.cut_items || left < tile.cost_piece + tile.cost_step) return false;
-    const std::int64_t blocks = tile.cost_step == 0 ? 1 : (left - tile.cost_piece) / tile.cost_step;
+    const std::int64_t blocks = tile.cost_step == 0 ? 1 : quotient(left - tile.cost_piece, tile.cost_step);
     at.keys_taken += static_cast<std::int32_t>(blocks * tile.kv_block);
     left -= tile.cost_piece + blocks * tile.cost_step;
     return false;
@@ -107,7 +112,7 @@ inline std::int64_t take(const Line& line, LineSpot& at, std::int64_t capacity) 
         at = strip_start(line, at.strip + 1);
         continue;
       }
-      const std::int64_t whole = left / strip.cost;
+      const std::int64_t whole = quotient(left, strip.cost);
       at.copy += static_cast<std::int32_t>(whole);
       left -= whole * strip.cost;
     }
@@ -139,39 +144,87 @@ inline std::int64_t take(const Line& line, LineSpot& at, std::int64_t capacity) 
   return capacity - left;
 }
 
-/// Whether `num_units` units of `capacity` take the whole line. ends[u] is where unit u stops, costs[u] what it took.
-inline bool fill_units(const Line& line, std::int32_t num_units, std::int64_t capacity, LineSpot* ends, std::int64_t* costs) {
+/// How units share a line: the first `full` of them take a capacity each, the others `share` / 256 of one.
+struct UnitShares {
+  std::int32_t num_units;
+  std::int32_t full;  // >= 1
+  std::int32_t share;
+};
+constexpr UnitShares equal_shares(std::int32_t num_units) { return {num_units, num_units, 256}; }
+
+/// Whether units of `capacity` take the whole line. ends[u] is where unit u stops, costs[u] what it took.
+inline bool fill_units(const Line& line, const UnitShares& shares, std::int64_t capacity, LineSpot* ends, std::int64_t* costs) {
   LineSpot at = strip_start(line, 0);
-  for (std::int32_t u = 0; u < num_units; ++u) {
-    costs[u] = take(line, at, capacity);
+  for (std::int32_t u = 0; u < shares.num_units; ++u) {
+    const std::int64_t own = u < shares.full ? capacity : capacity * shares.share / 256;
+    costs[u] = own > 0 ? take(line, at, own) : 0;
     ends[u] = at;
   }
   return at.strip == line.num_strips;
 }
 
-/// Cuts the line for `num_units` units. `total` is the cost of the uncut line, `max_piece` of the largest piece that cannot be cut.
-/// The smallest capacity is found to within 1/128: below max(mean, max_piece) none exists, and mean + 2 max_piece always does, since a
-/// unit stops less than a piece short of its capacity and each cut repeats less than a piece.
-inline void partition(const Line& line, std::int32_t num_units, std::int64_t total, std::int64_t max_piece, LineSpot* ends,
-                      std::int64_t* costs) {
-  const std::int64_t mean = (total + num_units - 1) / num_units;
-  const std::int64_t least = mean > max_piece ? mean : max_piece;
-  const std::int64_t slack = least / 128 + 1;
+/// What is known of an uncut line: its cost, that of the largest piece that cannot be cut, and the least cost of a KV block (0: unknown).
+struct LineCosts {
+  std::int64_t total;
+  std::int64_t max_piece;
+  std::int64_t min_step;
+};
+
+/// The least capacity at which units that took `costs` would have taken just that.
+inline std::int64_t used_capacity(const UnitShares& shares, const std::int64_t* costs) {
+  std::int64_t used = 0;
+  for (std::int32_t u = 0; u < shares.num_units; ++u) {
+    const std::int64_t at = u < shares.full || costs[u] == 0 ? costs[u] : (costs[u] * 256 + shares.share - 1) / shares.share;
+    used = used > at ? used : at;
+  }
+  return used;
+}
+
+/// The least capacity above `capacity` at which one of them might have taken more.
+inline std::int64_t next_capacity(const UnitShares& shares, std::int64_t capacity, std::int64_t min_step, const std::int64_t* costs) {
+  std::int64_t least = min_step;
+  for (std::int32_t u = 0; u < shares.num_units; ++u) {
+    const std::int64_t left = (u < shares.full ? capacity : capacity * shares.share / 256) - costs[u];
+    least = least < min_step - left ? least : min_step - left;
+  }
+  return capacity + (least > 1 ? least : 1);
+}
+
+/// Cuts the line for the units. The smallest capacity is found to within 1/128, or half a step: below max(mean, max_piece) none exists, and
+/// with 2 max_piece more for each unit one always does, since a unit stops less than a piece short of its capacity and each cut repeats
+/// less than a piece. The first try allows each unit one cut and half a step left over, up to a thirty-second of the mean; the least is
+/// most often near it, so the next ones go away from there by longer and longer steps.
+inline void partition(const Line& line, const UnitShares& shares, const LineCosts& known, LineSpot* ends, std::int64_t* costs) {
+  const bool equal = shares.full == shares.num_units || shares.share == 256;
+  const std::int64_t units = shares.num_units;
+  const std::int64_t parts = equal ? units : 256 * std::int64_t{shares.full} + (units - shares.full) * shares.share;
+  const std::int64_t scale = equal ? 1 : 256;
+  const std::int64_t mean = (scale * known.total + parts - 1) / parts;
+  const std::int64_t least = mean > known.max_piece ? mean : known.max_piece;
+  const std::int64_t slack = (least / 128 > known.min_step / 2 ? least / 128 : known.min_step / 2) + 1;
   std::int64_t bad = least - 1;
-  std::int64_t good = mean + 2 * max_piece + 1;
-  std::int64_t probe = num_units == 1 ? total : least + slack;
-  std::int64_t filled = -1;
+  std::int64_t good = mean + (scale * units * (2 * known.max_piece + 1) + parts - 1) / parts;
+  const std::int64_t cut =
+      line.num_strips > 0 && line.cut_items ? line.tiles[line.strips[0].tile_begin].cost_piece + known.min_step / 2 : 0;
+  const std::int64_t with_cuts = (scale * (known.total + units * cut) + parts - 1) / parts;
+  const std::int64_t high = least + least / 32;
+  std::int64_t probe = units == 1 ? known.total : (with_cuts < least ? least : with_cuts < high ? with_cuts : high) + slack;
+  bool filled = false;  // ends and costs are those of capacity `good`
+  std::int64_t stride = slack;
   if (probe > good) probe = good;
   while (true) {
-    filled = probe;
-    if (fill_units(line, num_units, probe, ends, costs))
-      good = probe;
+    filled = fill_units(line, shares, probe, ends, costs);
+    if (filled)
+      good = used_capacity(shares, costs);
     else
-      bad = probe;
-    if (good - bad <= slack + 1) break;  // a first probe that fits ends the search
-    probe = bad + (good - bad) / 2;
+      bad = line.cut_items ? next_capacity(shares, probe, known.min_step, costs) - 1 : probe;
+    if (good - bad <= slack + 1) break;
+    const std::int64_t half = (good - bad) / 2;
+    const std::int64_t step = stride < half ? stride : half;
+    probe = filled ? good - step : bad + step;
+    stride *= 2;
   }
-  if (filled != good) fill_units(line, num_units, good, ends, costs);
+  if (!filled) fill_units(line, shares, good, ends, costs);
 }
 
 }  // namespace girih::abi

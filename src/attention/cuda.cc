@@ -18,7 +18,7 @@ constexpr const char* kOp = "attention.run";
 cuda::Launch launch_of(const ScheduleState& s, int tile_class, cuda::Stream stream) {
   const CudaKernel& kernel = s.cuda->kernels.classes[tile_class];
   return {.function = s.cuda->functions[static_cast<std::size_t>(tile_class)],
-          .num_blocks = class_units(s, tile_class),
+          .num_blocks = class_blocks(s, tile_class),
           .num_threads = kernel.num_threads,
           .shared_bytes = kernel.shared_bytes,
           .stream = stream};
@@ -63,13 +63,16 @@ void run_cuda(const Context& context, const ScheduleState& s, const PlanState& p
   check_uploaded(on_device, s, plan);
   abi::AttentionParams params = cuda_params(s, checked);
   params.plan = reinterpret_cast<const abi::PlanHeader*>(on_device.blob.data());
-  params.counters = static_cast<std::int32_t*>(on_device.counters.data());
+  params.next_unit = static_cast<std::int32_t*>(on_device.counters.data());
+  params.counters = params.next_unit + kNumClasses;
 
   const cuda::DeviceContext& device = *context.cuda().device;
   const cuda::CurrentDevice current(device);
   const cuda::Driver& driver = device.driver();
   const cuda::Stream stream = args.stream;
   const bool capturing = driver.is_capturing(stream);
+  params.plan_bytes =
+      static_cast<std::int32_t>(std::min<std::int64_t>(capturing ? on_device.blob.bytes() : plan.view.header->blob_bytes, INT32_MAX));
   if (capturing) note_captured(on_device, args);
   bool small = class_units(s, kSmall) > 0;
   bool large = class_units(s, kLarge) > 0;

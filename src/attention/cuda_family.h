@@ -16,6 +16,7 @@ struct CudaTile {
   ClassTune tune;  // tile_rows and kv_block, and what they cost
   int threads = 128;
   int blocks_per_sm = 1;
+  int unit_turns = 1;  // > 1: the kernel takes units beyond its blocks' own
   int stages = 1;
   int warps_rows = 1;
   std::int64_t shared_bytes = 0;

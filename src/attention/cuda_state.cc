@@ -1,6 +1,7 @@
 // See cuda_state.h.
 #include "attention/cuda_state.h"
 
+#include <algorithm>
 #include <bit>
 #include <numbers>
 
@@ -57,6 +58,8 @@ abi::AttentionParams cuda_params(const ScheduleState& s, const CheckedArgs& args
     if (s.spec.head_dim_rope > 0) segment.k_rope = plane_arg(data.store.k_rope);
     segment.v = plane_arg(s.spec.v_is_k ? data.store.k : data.store.v);
     segment.kv_indices = data.store.page_size == kEndlessPage ? nullptr : data.kv_indices.data();
+    if (segment.kv_indices != nullptr)
+      segment.num_entries = static_cast<std::int32_t>(std::min<std::int64_t>(std::ssize(data.kv_indices), INT32_MAX));
     segment.page_pos = data.page_pos.empty() ? nullptr : data.page_pos.data();
     segment.page_size = fast_divider(data.store.page_size);
   }
@@ -71,6 +74,7 @@ abi::AttentionParams cuda_params(const ScheduleState& s, const CheckedArgs& args
 void set_class(const ScheduleState& s, const CheckedArgs& args, int tile_class, abi::AttentionParams& p) {
   const auto c = static_cast<std::size_t>(tile_class);
   p.first_unit = class_unit_begin(s, tile_class);
+  p.class_units = class_units(s, tile_class);
   p.chunk_o = s.spec.batch_invariant ? reinterpret_cast<float*>(args.workspace + args.at.chunk_o[c]) : nullptr;
   p.chunk_ml = s.spec.batch_invariant ? reinterpret_cast<float*>(args.workspace + args.at.chunk_ml[c]) : nullptr;
 }

@@ -22,6 +22,11 @@ struct CudaState {
   std::shared_ptr<const void> loader;  // that owns them: a schedule may outlive the context that made it
 };
 
+/// Blocks of a class' launch.
+inline int class_blocks(const ScheduleState& s, int tile_class) {
+  return class_units(s, tile_class) / s.cuda->kernels.classes[tile_class].unit_turns;
+}
+
 /// A schedule for `device`, made of its description alone; functions stay null.
 std::shared_ptr<ScheduleState> make_cuda_state(const cuda::DeviceInfo& device, int device_index, const AttentionSpec& spec,
                                                const AttentionLimits& limits, const ScheduleOptions& options = {});

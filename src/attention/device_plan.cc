@@ -66,7 +66,7 @@ DevicePlanState::DevicePlanState(const Context& context, std::shared_ptr<const S
   const cuda::CurrentDevice current(*device);
   const cuda::Driver& driver = device->driver();
   blob = cuda::DeviceBuffer(device, schedule->max_blob_bytes);
-  counters = cuda::DeviceBuffer(device, std::max<std::int64_t>(schedule->max_merges, 1) * 4);
+  counters = cuda::DeviceBuffer(device, (kNumClasses + schedule->max_merges) * 4);
   driver.fill(counters.pointer(), 0, counters.bytes(), nullptr);
   driver.synchronize(nullptr);
   staging = cuda::PinnedBuffer(device, schedule->max_blob_bytes);  // now: nothing may be allocated while a stream is capturing

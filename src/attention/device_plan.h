@@ -41,7 +41,7 @@ struct DevicePlanState {
   std::shared_ptr<const ScheduleState> schedule;
   std::shared_ptr<const cuda::DeviceContext> device;
   cuda::DeviceBuffer blob;      // [max_blob_bytes]
-  cuda::DeviceBuffer counters;  // int32 [max_merges], zero between runs
+  cuda::DeviceBuffer counters;  // int32 [kNumClasses + max_merges], zero between runs
   std::array<Slot, kSlots> slots;
   std::size_t next_slot = 0;
   cuda::PinnedBuffer staging;  // of captured uploads

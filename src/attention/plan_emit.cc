@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attention/cuda_state.h"
 #include "attention/planner.h"
 #include "base/error.h"
 
@@ -14,6 +15,7 @@ namespace {
 using abi::LineSpot;
 using abi::LineStrip;
 using abi::LineTile;
+using abi::UnitShares;
 using abi::WorkItem;
 
 class Emitter {
@@ -194,6 +196,19 @@ std::span<const LineStrip> strips_of(Planner& p, const ScheduleState& schedule, 
   return out;
 }
 
+/// Blocks of equal work do not end together: multiprocessors that share their way to memory with more others are slower, by a tenth on an
+/// H200. So where work takes long enough to make up for more cuts, the last of it goes in short units to those that are free.
+UnitShares shares_of(const Planner& p, const ScheduleState& schedule, int list) {
+  const std::int32_t units = class_units(schedule, list);
+  if (schedule.cuda == nullptr || schedule.cuda->kernels.classes[list].unit_turns == 1) return abi::equal_shares(units);
+  constexpr std::int32_t kShare = 20;       // of 256
+  constexpr std::int64_t kFewestSteps = 4;  // of such a unit, beside what its cut costs
+  const std::int32_t blocks = class_blocks(schedule, list);
+  const ClassTune& tune = schedule.tune.classes[list];
+  const bool enough = p.total_cost[list] / blocks * kShare / 256 >= tune.cost_piece + kFewestSteps * tune.cost_block;
+  return {units, blocks, enough ? kShare : 0};
+}
+
 }  // namespace
 
 std::int64_t max_emitted_items(const Planner& planner, const ScheduleState& schedule) { return planner.num_items + schedule.num_units; }
@@ -212,7 +227,8 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
     const std::span<const LineStrip> strips = strips_of(p, schedule, list);
     const abi::Line line{strips.data(), p.tiles.data(), p.items.data(), static_cast<std::int32_t>(strips.size()),
                          !schedule.spec.batch_invariant};
-    partition(line, end - begin, p.total_cost[list], p.max_piece_cost[list], p.unit_ends.data() + begin, p.unit_costs.data() + begin);
+    partition(line, shares_of(p, schedule, list), {p.total_cost[list], p.max_piece_cost[list], p.min_step_cost[list]},
+              p.unit_ends.data() + begin, p.unit_costs.data() + begin);
     emitter.start(line);
     for (int u = begin; u < end; ++u) {
       emitter.write_unit(p.unit_ends[static_cast<std::size_t>(u)]);

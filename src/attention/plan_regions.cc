@@ -167,9 +167,12 @@ void fill_region_merges(Planner& p, const ScheduleState& schedule) {
       const PartRange& range = p.part_ranges[instance_of(p, head, cover)];
       const abi::WorkItem& rows = rows_of(p, cover.tile);
       const std::int32_t offset = static_cast<std::int32_t>(region.row_begin - rows.row_begin);
-      for (std::int32_t i = 0; i < range.count; ++i) p.merge_parts.push_back({range.part_row + i * rows.row_count + offset});
+      const std::size_t at = p.merge_parts.size();
+      if (static_cast<std::int64_t>(at) + range.count > kMaxIndex) refuse_merges();
+      p.merge_parts.resize(at + static_cast<std::size_t>(range.count));
+      abi::MergePart* part = p.merge_parts.data() + at;
+      for (std::int32_t i = 0; i < range.count; ++i) part[i] = {range.part_row + i * rows.row_count + offset};
     }
-    if (std::ssize(p.merge_parts) > kMaxIndex) refuse_merges();
     merge.part_count = static_cast<std::int32_t>(std::ssize(p.merge_parts)) - merge.part_begin;
   });
 }

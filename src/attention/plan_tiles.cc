@@ -99,18 +99,17 @@ class ItemWriter {
   }
 
   void write(std::int64_t end) {
-    WorkItem item = form_;
+    WorkItem& item = items_.emplace_back(form_);
     item.kv_begin = static_cast<std::int32_t>(begin_);
     item.kv_end = static_cast<std::int32_t>(end);
     item.full_begin = static_cast<std::int32_t>(has_full() ? full_begin_ : begin_);
     item.full_end = static_cast<std::int32_t>(has_full() ? full_end_ : begin_);
-    items_.push_back(item);
     keys_ += end - begin_;
     wrote_ = true;
   }
 
   std::vector<WorkItem>& items_;
-  const WorkItem form_;
+  const WorkItem& form_;
   const Divider block_;
   const std::int64_t kv_len_;
   const std::int64_t chunk_;
@@ -243,7 +242,7 @@ class TileLayer {
 
   void lay_strip(std::int64_t kv_row, int head, int heads) {
     const abi::KvRow& row = p_.kv_rows[static_cast<std::size_t>(kv_row)];
-    abi::LineStrip strip{};
+    abi::LineStrip& strip = p_.strips.emplace_back();  // in place: a copy would wait for its parts
     strip.tile_begin = static_cast<std::int32_t>(p_.tiles.size());
     strip.head_begin = head;
     strip.copies = heads;
@@ -255,14 +254,13 @@ class TileLayer {
       lay_tile(strip, row, kv_row, r, std::min(r + tile_rows_, row_end));
     }
     strip.tile_end = static_cast<std::int32_t>(p_.tiles.size());
-    if (strip.tile_end == strip.tile_begin) return;
+    if (strip.tile_end == strip.tile_begin) return p_.strips.pop_back();
     if (p_.items.size() > static_cast<std::size_t>(kMaxIndex)) {
       fail(Code::invalid_argument, kPlanOp, "segments[{}] brings the work items beyond 2^31; plan fewer rows at a time", s_);
     }
     p_.num_instances += std::int64_t{heads} * (strip.tile_end - strip.tile_begin);
     p_.num_items += static_cast<std::int64_t>(p_.items.size() - item_begin) * heads;
     p_.total_cost[list_] += strip.cost * heads;
-    p_.strips.push_back(strip);
   }
 
   void lay_tile(abi::LineStrip& strip, const abi::KvRow& row, std::int64_t kv_row, std::int64_t row_begin, std::int64_t row_end) {
@@ -292,10 +290,11 @@ class TileLayer {
       if (drop_empty_) return;
       p_.items.push_back(form);
     }
-    abi::LineTile tile{};
+    abi::LineTile& tile = p_.tiles.emplace_back();
     tile.cost_before = strip.cost;
     tile.cost_piece = std::max<std::int64_t>(tune.cost_piece, 1);
     tile.cost_step = tune.cost_block + rows * tune.cost_block_row;
+    p_.min_step_cost[list_] = std::min(p_.min_step_cost[list_], tile.cost_step);
     tile.item_begin = static_cast<std::int32_t>(first);
     tile.item_end = static_cast<std::int32_t>(p_.items.size());
     tile.kv_block = tune.kv_block;
@@ -312,7 +311,6 @@ class TileLayer {
     p_.items.back().flags |= WorkItem::kLast;
     strip.cost += tile.cost;
     p_.pairs += rows * writer.keys() * strip.copies;
-    p_.tiles.push_back(tile);
   }
 
   Planner& p_;
@@ -338,6 +336,7 @@ void lay_tiles(Planner& p, const ScheduleState& schedule, const Batch& batch) {
   p.num_instances = p.num_items = p.pairs = 0;
   std::fill_n(p.total_cost, kNumClasses, 0);
   std::fill_n(p.max_piece_cost, kNumClasses, 0);
+  std::fill_n(p.min_step_cost, kNumClasses, kMaxIndex);
   p.heads_differ = false;
   bool needs_mask = false;
   for (const KvSegment& segment : batch.segments) needs_mask = needs_mask || segment.masked;

@@ -149,8 +149,9 @@ std::shared_ptr<ScheduleState> make_cuda_state(const cuda::DeviceInfo& device, i
   // With batch_invariant the class of a group of several requests is large, whatever its rows; plan() refuses such groups here.
   const bool large_occurs = state->limits.max_qo_len * state->group > state->tune.small_rows;
   state->separate_classes = true;
-  state->num_small_units = cuda->kernels.classes[kSmall].blocks_per_sm * sms;
-  state->num_units = state->num_small_units + (large_occurs ? cuda->kernels.classes[kLarge].blocks_per_sm * sms : 0);
+  const auto units_of = [&](int c) { return cuda->kernels.classes[c].blocks_per_sm * sms * cuda->kernels.classes[c].unit_turns; };
+  state->num_small_units = units_of(kSmall);
+  state->num_units = state->num_small_units + (large_occurs ? units_of(kLarge) : 0);
   state->cuda = std::move(cuda);
   finish_state(*state);
   return state;

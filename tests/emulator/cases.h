@@ -50,6 +50,11 @@ inline std::vector<cases::AttentionCase> invariant_cases() {
   return all;
 }
 
+/// So many keys that the plan leaves the last of them to blocks that are free.
+inline cases::AttentionCase long_decode_case() {
+  return cases::make_case("long_decode", cases::make_spec(6, 2, 64), {"batch", {1, 1}, {13000, 12501}});
+}
+
 /// A mask with more values fixed for a row than a kernel keeps of each.
 inline cases::AttentionCase many_row_values_case() {
   cases::AttentionCase c = cases::make_case("many_row_values", cases::make_spec(6, 2, 32), cases::lengths("mixed"));
@@ -106,6 +111,7 @@ inline std::vector<cases::AttentionCase> all_cases(int arch) {
   std::vector<cases::AttentionCase> all = invariant_cases();
   for (cases::AttentionCase& c : non_finite_cases()) all.push_back(std::move(c));
   all.push_back(many_row_values_case());
+  all.push_back(long_decode_case());
   for (std::vector<cases::AttentionCase> some :
        {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases()}) {
     for (cases::AttentionCase& c : some) all.push_back(std::move(c));

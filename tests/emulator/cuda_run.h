@@ -67,10 +67,11 @@ inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_pt
                            .lse = on_device(out.lse),
                            .workspace = workspace.bytes()};
   const attention::CheckedArgs checked = attention::check_args(*state, plan.state(), args);
-  std::vector<std::int32_t> counters(static_cast<std::size_t>(header->merges.count));
+  std::vector<std::int32_t> counters(static_cast<std::size_t>(attention::kNumClasses + header->merges.count));
   abi::AttentionParams params = attention::cuda_params(*state, checked);
   params.plan = header;
-  params.counters = counters.data();
+  params.next_unit = counters.data();
+  params.counters = counters.data() + attention::kNumClasses;
   for (int c = 0; c < attention::kNumClasses; ++c) {
     const int units = attention::class_units(*state, c);
     if (units == 0) continue;
@@ -78,7 +79,10 @@ inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_pt
     out.bf16_weights = out.bf16_weights || kernel.family != "floor";
     attention::set_class(*state, checked, c, params);
     launch(entries[static_cast<std::size_t>(c)], params,
-           {.num_blocks = units, .num_threads = kernel.num_threads, .shared_bytes = kernel.shared_bytes, .seed = seed});
+           {.num_blocks = attention::class_blocks(*state, c),
+            .num_threads = kernel.num_threads,
+            .shared_bytes = kernel.shared_bytes,
+            .seed = seed});
   }
   for (const std::int32_t counter : counters) EXPECT_EQ(counter, 0) << "a merge was not performed";
   return out;

@@ -53,5 +53,11 @@ inline int atomic_add(int* g_counter, int value) {
   emulator::may_give_way();
   return old;
 }
+inline int atomic_add_ordered(int* g_counter, int value) {
+  emulator::may_give_way();
+  const int old = std::atomic_ref<int>(*g_counter).fetch_add(value, std::memory_order_acq_rel);
+  emulator::may_give_way();
+  return old;
+}
 
 }  // namespace girih::ptx
