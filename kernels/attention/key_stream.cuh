@@ -186,7 +186,7 @@ class KeyStream {
     const abi::WorkItem* item;
     i32 num_items;  // from `item` on; 0: there are no more keys
     i32 key = 0, kv_end = 0;
-    i32 segment = 0, fast = 0;
+    i32 segment = 0, kv_head = 0, fast = 0;
     i64 table_begin = 0;
   };
   static_assert(sizeof(Next) <= 64);
@@ -213,6 +213,7 @@ class KeyStream {
     next.key = next.item->kv_begin;
     next.kv_end = next.item->kv_end;
     next.segment = next.item->segment;
+    next.kv_head = next.item->kv_head;
     const abi::SegmentArg& segment = p_.segments[next.segment];
     next.table_begin = blob_array<abi::KvRow>(p_, p_.plan->kv_rows)[next.item->kv_row].table_begin;
     next.fast = copies_whole_chunks<c.k_type>(segment.k, bytes(c.k_type, c.head_dim_first())) ? kKeysFast : 0;
@@ -258,7 +259,7 @@ class KeyStream {
     segment_ = next.segment;
     steps_ = min(Shape::kLookupSteps, (next.kv_end - next.key + Shape::kStepKeys - 1) / Shape::kStepKeys);
     const abi::SegmentArg& segment = p_.segments[segment_];
-    const i32 kv_head = next.item->kv_head;
+    const i32 kv_head = next.kv_head;
     const i32 key = lane_key(next);
     i64 slot = next.table_begin + key;  // one endless page: its slots are counted from the first key
     if (segment.page_size.divisor != 0) {
