@@ -166,7 +166,7 @@ TEST(EmulatedInvariance, ChosenKernels) { expect_invariant(""); }
 TEST(EmulatedInvariance, Floor) { expect_invariant("floor"); }
 
 TEST(EmulatedPlan, FreeBlocksTakeUnits) {
-  const cases::Problem p(long_decode_case());
+  const cases::Problem p(on_arch(long_decode_case(), kSm));
   const auto state = make_schedule(p, "");
   Plan plan{Schedule(state)};
   plan.update(p.batch);

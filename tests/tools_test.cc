@@ -187,7 +187,7 @@ TEST(Picture, BarsOfAPlan) {
   EXPECT_EQ(total, plan.info().total_cost);
   EXPECT_EQ(longest, plan.info().max_unit_cost);
   EXPECT_GE(balance(plan.info(), 5), 1.0);
-  const auto lists = list_balances(view);
+  const auto lists = list_balances(plan.schedule().state(), view);
   EXPECT_EQ(lists[0].num_units, 5);
   EXPECT_FALSE(lists[0].empty);
   EXPECT_DOUBLE_EQ(lists[0].largest, 5.0 * static_cast<double>(longest) / static_cast<double>(total));
@@ -200,8 +200,9 @@ TEST(Picture, BarsOfAPlan) {
       attention::make_cuda_state(cuda::example_device(90), 0, owned.spec, owned.limits(), {.num_units = 0, .num_sms = 3, .family = ""});
   Plan two_lists{Schedule(state)};
   two_lists.update(owned.view().batch);
-  const auto gpu = list_balances(two_lists.state().view);
-  EXPECT_EQ(gpu[0].num_units + gpu[1].num_units, two_lists.schedule().num_units());
+  const auto gpu = list_balances(*state, two_lists.state().view);
+  EXPECT_EQ(gpu[0].num_units, attention::class_blocks(*state, attention::kSmall));
+  EXPECT_EQ(gpu[1].num_units, attention::class_blocks(*state, attention::kLarge));
   for (const ListBalance& list : gpu) {
     EXPECT_FALSE(list.empty);
     EXPECT_GE(list.largest, 1.0);

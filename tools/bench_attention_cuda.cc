@@ -138,7 +138,7 @@ class CudaBench {
     row.extra["seconds_low"] = *std::min_element(times.begin(), times.end());
     row.extra["repeats"] = times.size();
     row.extra["num_items"] = plan.info().num_items;
-    const auto lists = list_balances(plan.state().view);
+    const auto lists = list_balances(schedule.state(), plan.state().view);
     for (int k = 0; k < attention::kNumClasses; ++k) {
       const ListBalance& list = lists[static_cast<std::size_t>(k)];
       if (!list.empty) row.extra["balance"][std::string(list_name({lists[0].num_units, lists[1].num_units}, k))] = list.largest;

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
+#include "attention/cuda_state.h"
 #include "tools/output.h"
 
 namespace girih::tools {
@@ -27,23 +29,30 @@ double balance(const PlanInfo& info, int num_units) {
   return bound > 0 ? static_cast<double>(info.max_unit_cost) / bound : 1.0;
 }
 
-std::array<ListBalance, attention::kNumClasses> list_balances(const attention::PlanView& plan) {
+std::array<ListBalance, attention::kNumClasses> list_balances(const attention::ScheduleState& schedule, const attention::PlanView& plan) {
   std::array<ListBalance, attention::kNumClasses> lists;
-  for (std::size_t c = 0; c < lists.size(); ++c) {
+  for (int c = 0; c < attention::kNumClasses; ++c) {
+    ListBalance& list = lists[static_cast<std::size_t>(c)];
     const std::int32_t begin = plan.header->class_unit_begin[c];
     const std::int32_t end = plan.header->class_unit_begin[c + 1];
+    if (begin == end) continue;
+    list.num_units = schedule.cuda != nullptr ? attention::class_blocks(schedule, c) : end - begin;
     std::int64_t total = 0;
-    std::int64_t largest = 0;
+    std::vector<std::int64_t> shares;
     for (std::int32_t unit = begin; unit < end; ++unit) {
       std::int64_t cost = 0;
       for (std::int32_t i = plan.unit_begin[static_cast<std::size_t>(unit)]; i < plan.unit_begin[static_cast<std::size_t>(unit) + 1]; ++i)
         cost += plan.items[static_cast<std::size_t>(i)].cost;
       total += cost;
-      largest = std::max(largest, cost);
+      if (unit < begin + list.num_units) {
+        shares.push_back(cost);
+      } else {
+        *std::min_element(shares.begin(), shares.end()) += cost;
+      }
     }
-    lists[c].num_units = end - begin;
-    lists[c].empty = total == 0;
-    if (total > 0) lists[c].largest = static_cast<double>(largest) * (end - begin) / static_cast<double>(total);
+    list.empty = total == 0;
+    const std::int64_t largest = *std::max_element(shares.begin(), shares.end());
+    if (total > 0) list.largest = static_cast<double>(largest) * list.num_units / static_cast<double>(total);
   }
   return lists;
 }

@@ -33,14 +33,15 @@ std::int64_t request_of_row(const attention::PlanView& plan, std::int64_t row, i
 /// max unit cost / max(mean, largest piece that cannot be cut): 1 is perfect.
 double balance(const PlanInfo& info, int num_units);
 
-/// One of a plan's lists: on the CPU the only one, on a GPU the tiles of one class, which have kernel, units and measure of cost of their
+/// One of a plan's lists: on the CPU the only one, on a GPU the tiles of one class, which have kernel, blocks and measure of cost of their
 /// own.
 struct ListBalance {
-  int num_units = 0;   ///< 0: there is no such list
+  int num_units = 0;   ///< workers or blocks that share the work; 0: there is no such list
   bool empty = true;   ///< no work in this plan
-  double largest = 1;  ///< largest unit's cost over the mean; 1 where it is empty
+  double largest = 1;  ///< largest share over the mean; 1 where it is empty
 };
-std::array<ListBalance, attention::kNumClasses> list_balances(const attention::PlanView& plan);
+/// Units beyond a list's blocks go to whichever has least so far.
+std::array<ListBalance, attention::kNumClasses> list_balances(const attention::ScheduleState& schedule, const attention::PlanView& plan);
 /// "all", or "small" and "large" where classes are apart.
 std::string_view list_name(const std::array<int, attention::kNumClasses>& num_units, int list);
 

@@ -331,7 +331,7 @@ void Replayer::account(StepRecord& record) {
         2.0 * static_cast<double>(batch_.visible_pairs(kind.window)) * spec_.num_qo_heads * (spec_.head_dim_qk + spec_.head_dim_vo);
   }
   for (const Kind& kind : kinds_) {
-    const auto lists = list_balances(kind.plan.state().view);
+    const auto lists = list_balances(kind.schedule.state(), kind.plan.state().view);
     for (std::size_t c = 0; c < lists.size(); ++c) {
       record.balance[c].num_units = result_.list_units[c] = lists[c].num_units;
       record.balance[c].empty &= lists[c].empty;
