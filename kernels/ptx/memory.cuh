@@ -74,5 +74,7 @@ __device__ __forceinline__ void cp_async_wait() {
 __device__ __forceinline__ void fence_device() { __threadfence(); }
 /// Relaxed, device scope; returns the old value.
 __device__ __forceinline__ int atomic_add(int* g_counter, int value) { return atomicAdd(g_counter, value); }
+/// Shared memory, of any block of the cluster; relaxed, returns the old value.
+__device__ __forceinline__ u32 atomic_add_shared(u32* s_counter, u32 value) { return atomicAdd(s_counter, value); }
 
 }  // namespace girih::ptx

@@ -39,6 +39,10 @@ struct TokenOut {
       static_cast<std::int32_t*>(data)[row * row_stride + i * stride] = static_cast<std::int32_t>(value);
     }
   }
+  std::int64_t at(std::int64_t row, std::int64_t i) const {
+    return is_64 != 0 ? static_cast<const std::int64_t*>(data)[row * row_stride + i * stride]
+                      : static_cast<const std::int32_t*>(data)[row * row_stride + i * stride];
+  }
 };
 struct FloatOut {
   float* data;  // null: not wanted
