@@ -33,7 +33,7 @@ __device__ __forceinline__ u64 warp_max(u64 value) {
 }
 
 /// Of all threads, to all threads. s_scratch: kWarps entries that the block may use until its next barrier but one.
-__device__ __forceinline__ u64 block_sum(u64 value, u64* s_scratch) {
+__device__ __attribute__((noinline)) u64 block_sum(u64 value, u64* s_scratch) {
   value = warp_sum(value);
   ptx::sync_block();
   if (ptx::lane_idx() == 0) s_scratch[ptx::thread_idx() / ptx::kWarp] = value;
@@ -43,7 +43,7 @@ __device__ __forceinline__ u64 block_sum(u64 value, u64* s_scratch) {
   for (int w = 0; w < kWarps; ++w) sum += s_scratch[w];
   return sum;
 }
-__device__ __forceinline__ u64 block_max(u64 value, u64* s_scratch) {
+__device__ __attribute__((noinline)) u64 block_max(u64 value, u64* s_scratch) {
   value = warp_max(value);
   ptx::sync_block();
   if (ptx::lane_idx() == 0) s_scratch[ptx::thread_idx() / ptx::kWarp] = value;
@@ -55,7 +55,7 @@ __device__ __forceinline__ u64 block_max(u64 value, u64* s_scratch) {
 }
 
 /// The sum over the threads before this one; `total` receives that over all.
-__device__ __forceinline__ u64 block_scan(u64 value, u64* s_scratch, u64& total) {
+__device__ __attribute__((noinline)) u64 block_scan(u64 value, u64* s_scratch, u64& total) {
   u64 inclusive = value;
 #pragma unroll
   for (int distance = 1; distance < ptx::kWarp; distance *= 2) {

@@ -94,6 +94,12 @@ class RowReader {
     removed_ = removed;
   }
 
+  /// A pass has been made with a copy.
+  __device__ __forceinline__ void passed(const RowReader& copy) {
+    passes_ = copy.passes_;
+    saw_nan_ = copy.saw_nan_;
+  }
+
   __device__ int size() const { return n_; }
   __device__ int num_tiles() const { return num_tiles_; }
   __device__ int first_tile() const { return begin_; }
@@ -115,18 +121,13 @@ class RowReader {
   __device__ __forceinline__ void pass(F f, End end) {
     const int count = end_ - begin_;
     const bool backward = (passes_ & 1) != 0;
-    int issued = 0;
-    for (; issued < min(kRing - 1, count); ++issued) {
-      issue(issued, backward);
-      ptx::cp_async_commit();
-    }
-    for (; issued < kRing - 1; ++issued) ptx::cp_async_commit();
-    for (int i = 0; i < count; ++i) {
+    for (int i = 1 - kRing; i < count; ++i) {
       if (i + kRing - 1 < count) issue(i + kRing - 1, backward);
       ptx::cp_async_commit();
+      if (i < 0) continue;
       ptx::cp_async_wait<kRing - 1>();
       const int tile = tile_of(i, backward);
-      process(tile, slot_of(i, backward), f);
+      process(tile, slot_of(i), f);
       end(tile);
     }
     ++passes_;
@@ -149,13 +150,13 @@ class RowReader {
     return i < kept_ || !backward ? i : kept_ + (end_ - begin_ - 1 - i);
   }
   __device__ __forceinline__ int tile_of(int i, bool backward) const { return begin_ + place_of(i, backward); }
-  __device__ __forceinline__ u8* slot_of(int i, bool) const {
+  __device__ __forceinline__ u8* slot_of(int i) const {
     return s_slots_ + (i < kept_ ? i : kept_ + (i - kept_) % kRing) * kTileBytes;
   }
 
   __device__ __forceinline__ void issue(int i, bool backward) {
     if (i < kept_ && passes_ > 0) return;
-    load_tile(tile_of(i, backward), slot_of(i, backward));
+    load_tile(tile_of(i, backward), slot_of(i));
   }
 
   __device__ __forceinline__ void load_tile(int tile, u8* s_slot) {

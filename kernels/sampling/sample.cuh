@@ -35,7 +35,7 @@ struct RowRun {
         select{reader, s, leader, Weighting{}, Cut{abi::kKeyOfMinusInf, 0}, 0, 0.0F} {}
 
   /// The first pass: the largest entry, NaN, a sample of keys where cuts will be asked for. False: nothing has mass.
-  __device__ __forceinline__ bool open(float temperature, bool sampled) {
+  __device__ __attribute__((noinline)) bool open(float temperature, bool sampled) {
     int shift = 0;
     const int chunks = reader.num_chunks();
     sampled = sampled && reader.size() > S::kListCapacity;
@@ -43,7 +43,9 @@ struct RowRun {
     u32 best = abi::kKeyOfMinusInf;
     int at = 0;
     ptx::sync_cluster();  // before any block writes to another's memory, that one must have begun
-    reader.pass(
+    Reader rows = reader;  // in registers: see Selector::pass
+    S& first = leader;
+    rows.pass(
         [&](int, int position, const auto& x) {
 #pragma unroll
           for (int e = 0; e < Reader::kItems; ++e) {
@@ -54,14 +56,15 @@ struct RowRun {
             }
           }
           if (sampled) {
-            const int chunk = reader.chunk_at(position);
+            const int chunk = rows.chunk_at(position);
             if ((chunk & ((1 << shift) - 1)) == 0 && chunk < chunks) {
 #pragma unroll
-              for (int e = 0; e < Reader::kItems; ++e) leader.list_key[(chunk >> shift) * Reader::kItems + e] = key_of(x[e]);
+              for (int e = 0; e < Reader::kItems; ++e) first.list_key[(chunk >> shift) * Reader::kItems + e] = key_of(x[e]);
             }
           }
         },
         [](int) {});
+    reader.passed(rows);
     const u64 largest = block_max(static_cast<u64>(best) << 32 | (0xffffffffU - static_cast<u32>(at)), s.scratch);
     const u64 nans = block_max(reader.saw_nan() ? 1 : 0, s.scratch);
     if (ptx::thread_idx() == 0) {
@@ -77,8 +80,7 @@ struct RowRun {
     }
     argmax = static_cast<int>(0xffffffffU - static_cast<u32>(all));
     const u32 key = static_cast<u32>(all >> 32);
-    select.w = {value_of(key), kLog2E / temperature, abi::kOneExponent};
-    if (kProbs && key > abi::kKeyOfMinusInf && select.w.max < kInfinity) select.w.reference = abi::reference_of_largest(bits_of(select.w.max));
+    select.w = make_weighting(kProbs, value_of(key), temperature);
     if (sampled) {
       select.num_sampled = ceil_div(chunks, 1 << shift) * Reader::kItems;
       select.sampled_part = 1.0F / static_cast<float>(1 << shift);
@@ -104,7 +106,7 @@ struct RowRun {
   }
 
   /// Makes block 0's tile_mass that of what `floor` keeps. `fresh`: no pass has been made for it.
-  __device__ __forceinline__ u64 kept_by_tile(bool fresh) {
+  __device__ __attribute__((noinline)) u64 kept_by_tile(bool fresh) {
     const Cut floor = select.floor;
     const bool usable = !fresh && leader.listed != 0 && floor.key <= leader.listed_high &&
                         (floor.limit > 0 ? floor.key : floor.key + 1) >= leader.listed_low;
@@ -124,7 +126,7 @@ struct RowRun {
   }
 
   /// Block 0: the entry that `left` of the kept mass chooses.
-  __device__ __forceinline__ void draw(u64 left) {
+  __device__ __attribute__((noinline)) void draw(u64 left) {
     constexpr int kEach = (S::kMaxTiles + kThreads - 1) / kThreads;
     const int first = ptx::thread_idx() * kEach;
     u64 sum = 0;
@@ -151,7 +153,7 @@ struct RowRun {
   }
 
   /// Block 0's list becomes what `cut` keeps, in any order; returns how many (0 to other blocks).
-  __device__ __forceinline__ int collect(Cut cut) {
+  __device__ __attribute__((noinline)) int collect(Cut cut) {
     const bool usable = select.lists_all(cut);
     ptx::sync_cluster();
     if (!usable) {
@@ -204,7 +206,7 @@ struct RowRun {
   }
 
   /// Block 0: a bitonic sort of the list's first `count` entries.
-  __device__ __forceinline__ void sort(int count, bool by_position) {
+  __device__ __attribute__((noinline)) void sort(int count, bool by_position) {
     int size = 2;
     while (size < count) size *= 2;
     for (int i = count + ptx::thread_idx(); i < size; i += kThreads) {
@@ -237,7 +239,7 @@ struct RowRun {
 /// ln of the probability of an entry of value x.
 template <bool kProbs>
 __device__ __forceinline__ float logprob_of(float x, u64 total, float temperature, const Weighting& w) {
-  const float all = log(abi::weight_of_mass(total, w.reference));
+  const float all = log(abi::weight_of_mass(total, w.max == kInfinity ? abi::kOneExponent : w.reference));
   if (w.max == kInfinity) return x == w.max ? -all : -kInfinity;
   if constexpr (kProbs) return log(max(x, 0.0F)) - all;
   return (x - w.max) / temperature - all;
@@ -432,20 +434,22 @@ __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slo
     }
   }
   const Cut floor = select.floor;
-  const float divisor = abi::weight_of_mass(kept, select.w.reference);
-  run.reader.pass(
+  const Weighting w = select.w;
+  const int argmax = run.argmax;
+  auto rows = run.reader;
+  rows.pass(
       [&](int, int position, const auto& x) {
         float y[Run::Reader::kItems];
 #pragma unroll
         for (int e = 0; e < Run::Reader::kItems; ++e) {
           const bool keeps = any && floor.keeps(key_of(x[e]), position + e);
           if constexpr (kKind == RowKind::softmax) {
-            y[e] = any ? weight_of<false>(x[e], select.w) / divisor : 0.0F;
-            if (greedy) y[e] = any && position + e == run.argmax ? 1.0F : 0.0F;
+            y[e] = any ? part_of<false>(x[e], kept, w) : 0.0F;
+            if (greedy) y[e] = any && position + e == argmax ? 1.0F : 0.0F;
           } else if constexpr (kMask) {
             y[e] = keeps ? 1.0F : 0.0F;
           } else {
-            y[e] = keeps ? weight_of<kProbs>(x[e], select.w) / divisor : 0.0F;
+            y[e] = keeps ? part_of<kProbs>(x[e], kept, w) : 0.0F;
           }
         }
         write_chunk<T, kMask>(p, out, position, y, raw);

@@ -26,7 +26,6 @@ struct PassSums {
   u64 inside_mass;
   u64 above_count;
   u64 inside_count;
-  u64 count;  // of all that the floor keeps
 };
 
 /// Fixed part of a block's shared memory.
@@ -62,7 +61,7 @@ struct Shared {
 /// Finds in the histogram, from the top, the bin where the running sum reaches `need`; to all threads. Sums before it come back in `above`.
 /// The bins amount to at least that much.
 template <typename S>
-__device__ __forceinline__ int find_bin(S& s, u64 need, u64& above) {
+__device__ __attribute__((noinline)) int find_bin(S& s, u64 need, u64& above) {
   constexpr int kPerThread = kBins / kThreads;
   u64 own[kPerThread];
   u64 sum = 0;
@@ -101,7 +100,7 @@ __device__ __forceinline__ u64 amount_of(u32 key, bool by_mass, const Weighting&
 /// The key at which the first `count` entries of the list, taken in the order, amount to `need` or more; they do so together. `above`
 /// receives what larger keys amount to.
 template <bool kProbs, typename S>
-__device__ __forceinline__ u32 select_listed(S& s, int count, bool by_mass, u64 need, const Weighting& w, u64& above) {
+__device__ __attribute__((noinline)) u32 select_listed(S& s, int count, bool by_mass, u64 need, const Weighting& w, u64& above) {
   constexpr int kShifts[3] = {21, 10, 0};
   u32 prefix = 0;
   above = 0;
@@ -129,7 +128,7 @@ __device__ __forceinline__ u32 select_listed(S& s, int count, bool by_mass, u64 
 
 /// The position that ends the first `ties` entries of the list with this key, by position.
 template <typename S>
-__device__ __forceinline__ int limit_of_ties(S& s, int count, u32 key, u64 ties) {
+__device__ __attribute__((noinline)) int limit_of_ties(S& s, int count, u32 key, u64 ties) {
   ptx::sync_block();
   if (ptx::thread_idx() == 0) s.num_kept = 0;
   ptx::sync_block();
@@ -188,38 +187,55 @@ struct Selector {
 
   /// One pass under a bracket. kMass: masses are added up, `all_masses` those of everything, else only those above.
   template <bool kMass>
-  __device__ __forceinline__ void pass(const Bracket& b, bool all_masses) {
-    PassSums sums{};
-    u32 count = 0;
-    u32 above_count = 0;
+  __device__ __attribute__((noinline)) void pass(const Bracket& b, bool all_masses) {
+    // Copies that no store to shared memory can change: they stay in registers.
+    Reader rows = reader;
+    S& own = *reinterpret_cast<S*>(ptx::shared_memory());
+    S& first = leader;
+    const Weighting weighting = w;
+    const Cut kept = floor;
+    const bool plain = kept.key == abi::kKeyOfMinusInf && kept.limit == 0;  // what it leaves out has no mass and is in no bracket
+    const u32 low = b.low;
+    const u32 high = b.high;
+    const u32 width = high - low;
+    const int shift = b.shift;
+    const bool histogram = b.histogram != 0;
+    u64 total = 0;
+    u64 inside_mass = 0;
     u64 tile_above = 0;
+    u32 above_count = 0;
+    u32 inside_count = 0;
     u32 tile_inside = 0;
-    reader.pass(
-        [&](int, int position, const auto& x) {
+    rows.pass(
+        [&](int, int position, auto& x) {
           constexpr int kItems = Reader::kItems;
+          if (!plain) {
+#pragma unroll
+            for (int e = 0; e < kItems; ++e) {
+              if (!kept.keeps(key_of(x[e]), position + e)) x[e] = -kInfinity;
+            }
+          }
 #pragma unroll
           for (int e = 0; e < kItems; ++e) {
             const u32 key = key_of(x[e]);
-            if (!floor.keeps(key, position + e)) continue;
-            ++count;
+            const bool above = key > high;
             u64 mass = 0;
             if constexpr (kMass) {
-              if (all_masses || key > b.high) mass = mass_of<kProbs>(x[e], w);
-              sums.total += mass;
+              if (all_masses || above) mass = mass_of<kProbs>(x[e], weighting);
+              total += mass;
+              tile_above += above ? mass : 0;
             }
-            if (key > b.high) {
-              ++above_count;
-              tile_above += mass;
-            } else if (key >= b.low) {
+            above_count += above ? 1 : 0;
+            if (key - low <= width && high != 0) {
               ++tile_inside;
-              sums.inside_mass += mass;
-              if (b.histogram != 0) {
-                add_shared(s.histogram + 2 * ((key - b.low) >> b.shift), all_masses ? mass : 1);
-              } else if (b.low != b.high) {
-                const u32 at = ptx::atomic_add_shared(&leader.num_listed, 1);
+              inside_mass += mass;
+              if (histogram) {
+                add_shared(own.histogram + 2 * ((key - low) >> shift), all_masses ? mass : 1);
+              } else if (width != 0) {
+                const u32 at = ptx::atomic_add_shared(&first.num_listed, 1);
                 if (at < static_cast<u32>(kListCapacity)) {
-                  leader.list_key[at] = key;
-                  leader.list_position[at] = position + e;
+                  first.list_key[at] = key;
+                  first.list_position[at] = position + e;
                 }
               }
             }
@@ -228,18 +244,18 @@ struct Selector {
         [&](int tile) {
           if (ptx::any(tile_above != 0)) {
             const u64 mass = warp_sum(tile_above);
-            if (ptx::lane_idx() == 0) add_shared(s.tile_mass + 2 * tile, mass);
+            if (ptx::lane_idx() == 0) add_shared(own.tile_mass + 2 * tile, mass);
           }
           if (ptx::any(tile_inside != 0)) {
             const u64 inside = warp_sum(tile_inside);
-            if (ptx::lane_idx() == 0) ptx::atomic_add_shared(s.tile_inside + tile, static_cast<u32>(inside));
+            if (ptx::lane_idx() == 0) ptx::atomic_add_shared(own.tile_inside + tile, static_cast<u32>(inside));
           }
-          sums.inside_count += tile_inside;
+          inside_count += tile_inside;
           tile_above = 0;
           tile_inside = 0;
         });
-    sums.count = count;
-    sums.above_count = above_count;
+    reader.passed(rows);
+    const PassSums sums{total, inside_mass, above_count, inside_count};
     report(sums, b);
   }
 
@@ -249,7 +265,6 @@ struct Selector {
     sums.inside_mass = block_sum(sums.inside_mass, s.scratch);
     sums.above_count = block_sum(sums.above_count, s.scratch);
     sums.inside_count = block_sum(sums.inside_count, s.scratch);
-    sums.count = block_sum(sums.count, s.scratch);
     if (ptx::thread_idx() == 0) leader.sums[ptx::cluster_rank()] = sums;
     if (!leads()) {
       for (int i = reader.first_tile() + ptx::thread_idx(); i < reader.last_tile(); i += kThreads) {
@@ -275,7 +290,6 @@ struct Selector {
       all.inside_mass += s.sums[r].inside_mass;
       all.above_count += s.sums[r].above_count;
       all.inside_count += s.sums[r].inside_count;
-      all.count += s.sums[r].count;
     }
     return all;
   }
@@ -351,7 +365,7 @@ struct Selector {
   }
 
   /// Block 0, after a pass: the cut, or the next bracket.
-  __device__ __forceinline__ void decide(const Bracket& b, bool by_mass, u64 need, u64 above, u64 inside, const PassSums& all) {
+  __device__ __attribute__((noinline)) void decide(const Bracket& b, bool by_mass, u64 need, u64 above, u64 inside, const PassSums& all) {
     const u32 least = floor.key + (floor.limit > 0 ? 0U : 1U);
     int found = 0;
     Cut cut{};
@@ -391,7 +405,7 @@ struct Selector {
   }
 
   /// Block 0, where a bracket is one key: the position that ends its first `ties` entries.
-  __device__ __forceinline__ int limit_by_tiles(u32 key, u64 ties) {
+  __device__ __attribute__((noinline)) int limit_by_tiles(u32 key, u64 ties) {
     if (ptx::thread_idx() == 0) {
       u64 left = ties;
       int tile = 0;
@@ -463,7 +477,7 @@ struct Selector {
 
   /// What keeps the first entries of those that `floor` keeps: `count` of them, or the part p of their mass (of `whole`, where that is not
   /// 0).
-  __device__ __forceinline__ Cut find(bool by_mass, u64 count, float p, u64 whole) {
+  __device__ __attribute__((noinline)) Cut find(bool by_mass, u64 count, float p, u64 whole) {
     const bool listed = lists_all(floor);
     ptx::sync_cluster();
     if (leads()) {

@@ -4,16 +4,10 @@
 
 #include <cstdint>
 
-#include "base/error.h"
 #include "cpu/thread_pool.h"
 #include "girih/context.h"
 
 namespace girih::sampling {
-
-inline void need_cpu(const Context& context, std::string_view op) {
-  if (context.device().kind != DeviceKind::cpu)
-    fail(Code::unsupported, op, "the context is for {}; this operator runs on the CPU", name(context.device()));
-}
 
 /// Calls f(state, row) for every row; make() gives a worker its state.
 template <typename Make, typename F>
