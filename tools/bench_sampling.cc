@@ -16,6 +16,7 @@
 namespace girih::tools {
 namespace {
 
+constexpr std::int64_t kDrawn = 8;      // rows that are drawn; the others repeat them
 constexpr std::int64_t kHistory = 200;  // tokens of a row with penalties
 
 /// Entries of a distribution, as logits or as probabilities.
@@ -25,6 +26,10 @@ std::vector<float> make_rows(const SamplingCase& c, bool probs) {
   std::normal_distribution<float> normal;
   for (std::int64_t r = 0; r < c.rows; ++r) {
     float* row = x.data() + r * c.vocab;
+    if (r >= kDrawn) {
+      std::copy_n(row - kDrawn * c.vocab, c.vocab, row);
+      continue;
+    }
     double sum = 0;
     for (std::int64_t i = 0; i < c.vocab; ++i) {
       const float n = normal(random);
