@@ -60,6 +60,7 @@ __device__ __forceinline__ int cluster_rank() {
 /// All threads of the cluster; orders their accesses to each other's shared memory.
 __device__ __forceinline__ void sync_cluster() {
 #if __CUDA_ARCH__ >= 900
+  __syncwarp();  // the instruction wants whole warps
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 #else
   __syncthreads();

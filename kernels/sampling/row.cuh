@@ -111,8 +111,6 @@ class RowReader {
   /// Number in the row of the chunk that begins at a position.
   __device__ int chunk_at(int position) const { return (position + lead_) / kItems; }
   __device__ int tile_at(int position) const { return (position + lead_) / kTile; }
-  /// Which of a thread's chunks of a tile this is.
-  __device__ int round_of(int tile, int position) const { return (position - first_entry(tile)) / (kItems * kThreads); }
   __device__ const u8* address(int position) const { return row_ + position * stride_; }
 
   /// Calls f(tile, position of x[0], x) for all chunks of this thread in this block's tiles, and end(tile) after each tile. Entries without
@@ -133,15 +131,17 @@ class RowReader {
     ++passes_;
   }
 
-  /// The same for one tile of the row, whichever block has it in passes.
-  template <typename F>
-  __device__ __forceinline__ void one(int tile, F f) {
-    ptx::cp_async_wait<0>();
+  /// This thread's chunks of one tile of the row, whichever block has it in passes.
+  __device__ __attribute__((noinline)) void read_tile(int tile, float (&out)[kChunks][kItems]) {
     u8* s_slot = s_slots_ + kept_ * kTileBytes;
     load_tile(tile, s_slot);
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
-    process(tile, s_slot, f);
+    process(tile, s_slot, [&](int, int position, const float (&x)[kItems]) {
+      const int c = (position - first_entry(tile)) / (kItems * kThreads);
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) out[c][e] = x[e];
+    });
   }
 
  private:

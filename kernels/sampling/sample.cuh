@@ -89,7 +89,7 @@ struct RowRun {
   }
 
   /// The least key whose mass is at least min_p of the largest, found on the masses themselves.
-  __device__ __forceinline__ u32 least_key(float min_p) const {
+  __device__ __attribute__((noinline)) u32 least_key(float min_p) const {
     const u64 largest = mass_of<kProbs>(select.w.max, select.w);
     const u64 need = min_p >= 1.0F ? largest : abi::mass_needed(largest, bits_of(min_p));
     u32 low = abi::kKeyOfMinusInf + 1;
@@ -238,7 +238,7 @@ struct RowRun {
 
 /// ln of the probability of an entry of value x.
 template <bool kProbs>
-__device__ __forceinline__ float logprob_of(float x, u64 total, float temperature, const Weighting& w) {
+__device__ __attribute__((noinline)) float logprob_of(float x, u64 total, float temperature, const Weighting& w) {
   const float all = log(abi::weight_of_mass(total, w.max == kInfinity ? abi::kOneExponent : w.reference));
   if (w.max == kInfinity) return x == w.max ? -all : -kInfinity;
   if constexpr (kProbs) return log(max(x, 0.0F)) - all;

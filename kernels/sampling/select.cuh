@@ -129,9 +129,6 @@ __device__ __attribute__((noinline)) u32 select_listed(S& s, int count, bool by_
 /// The position that ends the first `ties` entries of the list with this key, by position.
 template <typename S>
 __device__ __attribute__((noinline)) int limit_of_ties(S& s, int count, u32 key, u64 ties) {
-  ptx::sync_block();
-  if (ptx::thread_idx() == 0) s.num_kept = 0;
-  ptx::sync_block();
   int own = 0;
   for (int i = ptx::thread_idx(); i < count; i += kThreads) own += s.list_key[i] == key ? 1 : 0;
   if (static_cast<u64>(block_sum(static_cast<u64>(own), s.scratch)) <= ties) return 0x7fffffff;
@@ -300,14 +297,14 @@ struct Selector {
   }
 
   /// Whether a pass under the bracket would fill the list too far for a list to be of use; from the sample.
-  __device__ __forceinline__ bool is_long(u32 low, u32 high) {
+  __device__ __attribute__((noinline)) bool is_long(u32 low, u32 high) {
     u64 inside = 0;
     for (int i = ptx::thread_idx(); i < num_sampled; i += kThreads) inside += s.list_key[i] >= low && s.list_key[i] <= high ? 1 : 0;
     inside = block_sum(inside, s.scratch);
     return static_cast<float>(inside) > static_cast<float>(kListCapacity) * 0.8F * sampled_part;
   }
 
-  static __device__ __forceinline__ Bracket with_histogram(u32 low, u32 high) {
+  static __device__ __attribute__((noinline)) Bracket with_histogram(u32 low, u32 high) {
     const u32 width = high - low;  // 2048 parts of 2^shift keys cover width + 1
     int shift = 0;
     while (width >> shift >= static_cast<u32>(kBins)) ++shift;
@@ -315,7 +312,7 @@ struct Selector {
   }
 
   /// Block 0: the first bracket for the first `count` of the order, from the sample.
-  __device__ __forceinline__ Bracket bracket_by_count(u64 count) {
+  __device__ __attribute__((noinline)) Bracket bracket_by_count(u64 count) {
     const u32 least = floor.key + (floor.limit > 0 ? 0U : 1U);
     if (num_sampled == 0) return {least, abi::kKeyOfInf, 0, 0};
     const float expected = static_cast<float>(count) * sampled_part;
@@ -337,7 +334,7 @@ struct Selector {
   }
 
   /// Block 0: the first bracket for the part p of the mass, from the sample.
-  __device__ __forceinline__ Bracket bracket_by_mass(float p) {
+  __device__ __attribute__((noinline)) Bracket bracket_by_mass(float p) {
     const u32 least = floor.key + (floor.limit > 0 ? 0U : 1U);
     if (num_sampled == 0) return {least, abi::kKeyOfInf, 0, 0};
     u64 total = 0;
@@ -423,17 +420,10 @@ struct Selector {
   /// Block 0: of a tile's entries in order, the first whose amount brings the sum above `left`; into s.position and s.value.
   template <typename Amount>
   __device__ __forceinline__ void find_in_tile(int tile, u64 left, Amount amount) {
-    float own[Reader::kChunks][Reader::kItems] = {};
-    reader.one(tile, [&](int, int position, const auto& x) {
-#pragma unroll
-      for (int c = 0; c < Reader::kChunks; ++c) {
-        if (c != reader.round_of(tile, position)) continue;
-#pragma unroll
-        for (int e = 0; e < Reader::kItems; ++e) own[c][e] = x[e];
-      }
-    });
+    float own[Reader::kChunks][Reader::kItems];
+    reader.read_tile(tile, own);
     u64 before_round = 0;
-#pragma unroll
+#pragma unroll 1
     for (int c = 0; c < Reader::kChunks; ++c) {
       const int first = reader.first_entry(tile) + (ptx::thread_idx() + c * kThreads) * Reader::kItems;
       u64 sum = 0;
@@ -458,7 +448,7 @@ struct Selector {
   }
 
   /// Block 0: the cut where the list of the last pass has all that `floor` keeps.
-  __device__ __forceinline__ Cut find_listed(bool by_mass, u64 count, float p, u64 whole) {
+  __device__ __attribute__((noinline)) Cut find_listed(bool by_mass, u64 count, float p, u64 whole) {
     const int listed = static_cast<int>(s.num_listed);
     u64 all = 0;
     for (int i = ptx::thread_idx(); i < listed; i += kThreads) {
