@@ -12,6 +12,7 @@
 #include "girih/sampling.h"
 #include "sampling/check.h"
 #include "sampling/sample.cuh"
+#include "sampling/sampling_cuda.h"
 #include "sampling/speculative.cuh"
 #include "sampling/top_k.cuh"
 
@@ -32,7 +33,9 @@ const Context& cpu() {
 }
 
 template <typename T>
-constexpr DType kType = kSame<T, float> ? DType::f32 : kSame<T, f16> ? DType::f16 : DType::bf16;
+constexpr DType kType = kSame<T, float> ? DType::f32
+                        : kSame<T, f16> ? DType::f16
+                                        : DType::bf16;
 
 template <typename T>
 struct Rows {
@@ -84,7 +87,8 @@ struct Results {
   std::vector<std::int32_t> tokens, top;
   std::vector<std::uint8_t> valid;
   std::vector<float> logprobs, top_logprobs;
-  explicit Results(std::size_t rows, std::size_t n = 5) : tokens(rows, -7), top(rows * n, -7), valid(rows, 9), logprobs(rows, 7), top_logprobs(rows * n, 7) {}
+  explicit Results(std::size_t rows, std::size_t n = 5)
+      : tokens(rows, -7), top(rows * n, -7), valid(rows, 9), logprobs(rows, 7), top_logprobs(rows * n, 7) {}
   void give(SampleArgs& args, bool with_logprobs) {
     const auto rows = std::ssize(tokens);
     args.tokens = TensorView(tokens.data(), DType::i32, {rows});
@@ -98,9 +102,20 @@ struct Results {
 
 bool near(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)) || std::fabs(a - b) <= 3e-6F * (1 + std::fabs(b)); }
 
-template <Config kConfig, typename T, bool kProbs, bool kEdits, bool kMasked>
+template <Config kConfig, typename T, sampling::Traits kTraits>
 void sample_kernel(abi::SampleParams p) {
-  sampling::run_sample<kConfig, T, kProbs, kEdits, kMasked>(p, kSlots);
+  sampling::run_sample<kConfig, T, kTraits>(p, kSlots);
+}
+/// The kernel that the library would make for the call.
+template <Config kConfig, typename T, bool kProbs, bool kEdits, bool kMasked>
+auto kernel_for(const abi::SampleParams& p) -> void (*)(abi::SampleParams) {
+  const sampling::SampleTraits t = sampling::traits_of(p);
+  using sampling::Traits;
+  if (t.first) return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, true, true, true}>;
+  if (t.top_k && t.top_p) return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, true, true, false}>;
+  if (t.top_k) return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, true, false, false}>;
+  if (t.top_p) return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, false, true, false}>;
+  return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, false, false, false}>;
 }
 template <Config kConfig, typename T, RowKind kKind>
 void rows_kernel(abi::SampleParams p) {
@@ -132,7 +147,8 @@ void check_sample(SampleArgs args, int cluster, bool with_logprobs = false, std:
   want.give(args, with_logprobs);
   sample(cpu(), args);
   got.give(args, with_logprobs);
-  launch(sample_kernel<kConfig, T, kProbs, kEdits, kMasked>, sampling::check_sample(cpu(), args), options<kConfig, T, kEdits>(rows, cluster, seed));
+  const abi::SampleParams p = sampling::check_sample(cpu(), args);
+  launch(kernel_for<kConfig, T, kProbs, kEdits, kMasked>(p), p, options<kConfig, T, kEdits>(rows, cluster, seed));
   ASSERT_EQ(want.valid, got.valid);
   ASSERT_EQ(want.tokens, got.tokens);
   if (!with_logprobs) return;
@@ -148,9 +164,10 @@ struct Filters {
   float top_p, min_p;
   bool joint;
 };
-constexpr Filters kFilters[] = {{0, 1, 0, false},        {1, 1, 0, false},     {50, 1, 0, false},     {3000, 1, 0, false},   {0, 0.9F, 0, false},
-                                {0, 0.3F, 0, false},     {0, 1, 0.1F, false},  {40, 0.8F, 0, false},  {40, 0.8F, 0, true},   {5000, 0.6F, 0, false},
-                                {5000, 0.6F, 0.2F, true}, {0, 0, 0, false},    {0, 0.99F, 0.01F, false}};
+constexpr Filters kFilters[] = {{0, 1, 0, false},        {1, 1, 0, false},       {50, 1, 0, false},        {3000, 1, 0, false},
+                                {0, 0.9F, 0, false},     {0, 0.3F, 0, false},    {0, 1, 0.1F, false},      {40, 0.8F, 0, false},
+                                {40, 0.8F, 0, true},     {5000, 0.6F, 0, false}, {5000, 0.6F, 0.2F, true}, {0, 0, 0, false},
+                                {0, 0.99F, 0.01F, false}};
 
 template <Config kConfig, typename T, bool kProbs>
 void check_filters(std::int64_t vocab, int cluster, std::int64_t gap, std::int64_t step, bool with_logprobs) {
@@ -167,8 +184,8 @@ void check_filters(std::int64_t vocab, int cluster, std::int64_t gap, std::int64
     args.temperature = kProbs ? 1.0F : number % 3 == 2 ? 0.6F : 1.0F;
     args.random = {.seed = 3, .offset = number++};
     args.logprob_kind = number % 2 == 0 ? LogprobKind::filtered : LogprobKind::processed;
-    SCOPED_TRACE(testing::Message() << "vocab " << vocab << " cluster " << cluster << " k " << f.top_k << " p " << f.top_p << " min_p " << f.min_p
-                                    << (f.joint ? " joint" : "") << (kProbs ? " probs" : " logits"));
+    SCOPED_TRACE(testing::Message() << "vocab " << vocab << " cluster " << cluster << " k " << f.top_k << " p " << f.top_p << " min_p "
+                                    << f.min_p << (f.joint ? " joint" : "") << (kProbs ? " probs" : " logits"));
     check_sample<kConfig, T, kProbs>(args, cluster, with_logprobs, number % 4 == 1 ? 5 : 0);
     if (testing::Test::HasFatalFailure()) return;
   }
@@ -265,7 +282,7 @@ TEST(SamplingKernels, WildListsIndicesAndParametersAreRead) {
   p.temperature = {.rows = temperature.data(), .stride = 1, .value = 0};
   p.top_p = {.rows = top_p.data(), .stride = 1, .value = 0};
   p.input.num_rows = 3;
-  launch(sample_kernel<kSmall, float, false, true, false>, p, options<kSmall, float, true>(3, 1, 0));
+  launch(kernel_for<kSmall, float, false, true, false>(p), p, options<kSmall, float, true>(3, 1, 0));
   EXPECT_TRUE(tokens[0] >= 0 && tokens[0] < 500);
   EXPECT_EQ(0, tokens[1]);
   EXPECT_EQ(0, tokens[2]);
@@ -294,7 +311,8 @@ void check_rows(Rows<T> rows, int cluster, float temperature, float top_p, std::
   for (std::int64_t r = 0; r < rows.rows; ++r) {
     for (std::int64_t i = 0; i < rows.vocab; ++i) {
       const std::size_t at = static_cast<std::size_t>((r * stride + i) * item);
-      ASSERT_EQ(0, std::memcmp(want.data() + at, got.data() + at, static_cast<std::size_t>(item))) << "row " << r << " entry " << i << " in " << rows.get(r, i);
+      ASSERT_EQ(0, std::memcmp(want.data() + at, got.data() + at, static_cast<std::size_t>(item)))
+          << "row " << r << " entry " << i << " in " << rows.get(r, i);
     }
   }
   ASSERT_EQ(want, got);
@@ -373,7 +391,8 @@ TEST(SamplingKernels, SpeculativeChainsAreTheCpus) {
       }
       *rows = as_probs(*rows);
     }
-    std::vector<std::int32_t> tokens(kBatch * kN), lengths{3, 0, 2, 3, 1, 3}, want(kBatch * (kN + 1)), got(want), want_accepted(kBatch), got_accepted(kBatch);
+    std::vector<std::int32_t> tokens(kBatch * kN), lengths{3, 0, 2, 3, 1, 3}, want(kBatch * (kN + 1)), got(want), want_accepted(kBatch),
+        got_accepted(kBatch);
     for (std::int64_t b = 0; b < kBatch; ++b) {
       for (std::int64_t i = 0; i < kN; ++i) {
         if (kind == 1) {
@@ -401,7 +420,8 @@ TEST(SamplingKernels, SpeculativeChainsAreTheCpus) {
       chain_speculative_sample(cpu(), args);
       args.tokens.data = got.data();
       args.accepted.data = got_accepted.data();
-      launch(speculative_kernel<kSmall, float>, sampling::check_speculative(cpu(), args), options<kSmall, float, false>(kBatch, step == 1 ? 2 : 1, 0));
+      launch(speculative_kernel<kSmall, float>, sampling::check_speculative(cpu(), args),
+             options<kSmall, float, false>(kBatch, step == 1 ? 2 : 1, 0));
       ASSERT_EQ(want, got) << kind;
       ASSERT_EQ(want_accepted, got_accepted) << kind;
     }

@@ -182,7 +182,8 @@ BenchResult bench_sampling(const BenchOptions& options) {
     if (std::find(chosen.begin(), chosen.end(), c.name) == chosen.end()) continue;
     try {
       BenchRow row = measure(c, context, timer.get(), options.repeats);
-      if (result.ceilings.read_bytes_per_second > 0) row.roofline_fraction = row.bytes / result.ceilings.read_bytes_per_second / row.seconds;
+      if (result.ceilings.read_bytes_per_second > 0)
+        row.roofline_fraction = row.bytes / result.ceilings.read_bytes_per_second / row.seconds;
       fmt::print(options.table, "{:<42} {:>11.2f} {:>9.0f} {:>9.1f}\n", row.name, row.seconds * 1e6, row.bytes / row.seconds / 1e9,
                  row.host_seconds * 1e6);
       std::fflush(options.table);

@@ -108,12 +108,12 @@ struct RowRun {
   /// Makes block 0's tile_mass that of what `floor` keeps. `fresh`: no pass has been made for it.
   __device__ __attribute__((noinline)) u64 kept_by_tile(bool fresh) {
     const Cut floor = select.floor;
-    const bool usable = !fresh && leader.listed != 0 && floor.key <= leader.listed_high &&
+    const bool usable = !fresh && leader.listed != 0 && leader.summed != 0 && floor.key <= leader.listed_high &&
                         (floor.limit > 0 ? floor.key : floor.key + 1) >= leader.listed_low;
     ptx::sync_cluster();
     if (!usable) {
       select.prepare();
-      select.template pass<true>(Bracket{0, 0, 0, 0}, false);
+      select.template pass<true>(Bracket{0, 0, 0, 0});
     } else if (select.leads()) {
       const int count = static_cast<int>(s.num_listed);
       for (int i = ptx::thread_idx(); i < count; i += kThreads) {
@@ -257,9 +257,20 @@ __device__ __forceinline__ void write_empty(const abi::SampleParams& p, i64 r) {
   }
 }
 
-template <Config kConfig, typename T, bool kProbs, bool kEdits, bool kMasked>
+/// What a sample() kernel is made for: what is off in all rows of a call is not in its kernel.
+struct Traits {
+  bool probs;
+  bool edits;   // bias or penalties
+  bool masked;  // a bit mask
+  bool top_k;
+  bool top_p;
+  bool first;  // the first tokens of the order with log-probabilities
+};
+
+template <Config kConfig, typename T, Traits kTraits>
 __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_slots) {
-  using Run = RowRun<kConfig, T, kProbs, kEdits, kMasked>;
+  constexpr bool kProbs = kTraits.probs;
+  using Run = RowRun<kConfig, T, kProbs, kTraits.edits, kTraits.masked>;
   const i64 r = ptx::block_idx() / ptx::cluster_size();
   const i64 source = p.indices.rows == nullptr ? r : p.indices.at(r);
   if (source < 0 || source >= p.input.num_rows) {
@@ -276,8 +287,8 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   const i64 top_k = p.top_k.at(r);
   const float top_p = p.top_p.at(r) < 0.0F ? 0.0F : p.top_p.at(r);
   const float min_p = p.min_p.at(r);
-  const bool by_count = !greedy && top_k > 0 && top_k < p.vocab;
-  const bool by_mass = !greedy && top_p < 1.0F;
+  const bool by_count = kTraits.top_k && !greedy && top_k > 0 && top_k < p.vocab;
+  const bool by_mass = kTraits.top_p && !greedy && top_p < 1.0F;
   const bool logprobs = p.logprobs.data != nullptr || p.num_top > 0;
 
   const bool any = run.open(temperature, by_count || by_mass || p.num_top > 0);
@@ -299,8 +310,8 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
 
   // The first tokens of the order, by a cut of their own.
   int num_top = 0;
-  if (p.num_top > 0) {
-    const Cut cut = select.find(false, static_cast<u64>(p.num_top), 0.0F, 0);
+  if constexpr (kTraits.first) {
+    const Cut cut = select.template find<false>(static_cast<u64>(p.num_top), 0.0F, 0);
     num_top = run.collect(cut);
     if (select.leads()) {
       run.sort(num_top, false);
@@ -326,13 +337,17 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   }
 
   bool fresh = true;
-  if (by_count) {
-    select.floor = select.find(false, static_cast<u64>(top_k), 0.0F, 0);
-    fresh = false;
+  if constexpr (kTraits.top_k) {
+    if (by_count) {
+      select.floor = select.template find<false>(static_cast<u64>(top_k), 0.0F, 0);
+      fresh = false;
+    }
   }
-  if (by_mass) {
-    select.floor = select.find(true, 0, top_p, p.joint != 0 && by_count ? total : 0);
-    fresh = false;
+  if constexpr (kTraits.top_p) {
+    if (by_mass) {
+      select.floor = select.template find<true>(0, top_p, p.joint != 0 && by_count ? total : 0);
+      fresh = false;
+    }
   }
   if (min_p > 0.0F) {
     const u32 least = run.least_key(min_p);
@@ -346,7 +361,7 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
       if (p.logprobs.data != nullptr)
         p.logprobs.set(r, 0, logprob_of<kProbs>(s.value, filtered ? kept : total, temperature, select.w));
     }
-    if (filtered) {
+    if (kTraits.first && filtered) {
       for (int i = ptx::thread_idx(); i < num_top; i += kThreads) {
         const float x = p.top_logprobs.data[r * p.top_logprobs.row_stride + i * p.top_logprobs.stride];
         const i64 at = p.top_tokens.at(r, i);
@@ -422,9 +437,9 @@ __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slo
   u64 kept = 0;
   if (any) {
     if constexpr (kKind == RowKind::top_p_renorm) {
-      select.floor = select.find(true, 0, top_p, 0);
+      select.floor = select.template find<true>(0, top_p, 0);
     } else if constexpr (kKind != RowKind::softmax) {
-      select.floor = select.find(false, static_cast<u64>(top_k), 0.0F, 0);
+      select.floor = select.template find<false>(static_cast<u64>(top_k), 0.0F, 0);
     }
     if constexpr (!kMask) {
       kept = run.kept_by_tile(kKind == RowKind::softmax);

@@ -43,7 +43,8 @@ struct Shared {
   Bracket bracket;
   Cut cut;
   int found;
-  int listed;  // the list holds all keys in [listed_low, listed_high], and tile_mass what is above
+  int listed;  // the list holds all keys in [listed_low, listed_high],
+  int summed;  // and tile_mass what is above
   u32 listed_low;
   u32 listed_high;
   u32 num_listed;
@@ -182,9 +183,9 @@ struct Selector {
     ptx::sync_cluster();
   }
 
-  /// One pass under a bracket. kMass: masses are added up, `all_masses` those of everything, else only those above.
+  /// One pass under a bracket. kMass: masses are added up, else entries are only counted.
   template <bool kMass>
-  __device__ __attribute__((noinline)) void pass(const Bracket& b, bool all_masses) {
+  __device__ __attribute__((noinline)) void pass(const Bracket& b) {
     // Copies that no store to shared memory can change: they stay in registers.
     Reader rows = reader;
     S& own = *reinterpret_cast<S*>(ptx::shared_memory());
@@ -218,7 +219,7 @@ struct Selector {
             const bool above = key > high;
             u64 mass = 0;
             if constexpr (kMass) {
-              if (all_masses || above) mass = mass_of<kProbs>(x[e], weighting);
+              mass = mass_of<kProbs>(x[e], weighting);
               total += mass;
               tile_above += above ? mass : 0;
             }
@@ -227,7 +228,7 @@ struct Selector {
               ++tile_inside;
               inside_mass += mass;
               if (histogram) {
-                add_shared(own.histogram + 2 * ((key - low) >> shift), all_masses ? mass : 1);
+                add_shared(own.histogram + 2 * ((key - low) >> shift), kMass ? mass : 1);
               } else if (width != 0) {
                 const u32 at = ptx::atomic_add_shared(&first.num_listed, 1);
                 if (at < static_cast<u32>(kListCapacity)) {
@@ -362,7 +363,8 @@ struct Selector {
   }
 
   /// Block 0, after a pass: the cut, or the next bracket.
-  __device__ __attribute__((noinline)) void decide(const Bracket& b, bool by_mass, u64 need, u64 above, u64 inside, const PassSums& all) {
+  template <bool kByMass>
+  __device__ __attribute__((noinline)) void decide(const Bracket& b, u64 need, u64 above, u64 inside, const PassSums& all) {
     const u32 least = floor.key + (floor.limit > 0 ? 0U : 1U);
     int found = 0;
     Cut cut{};
@@ -376,7 +378,7 @@ struct Selector {
       next = with_histogram(least, b.low - 1);
     } else if (b.low == b.high) {
       found = 1;
-      const u64 each = amount_of<kProbs>(b.low, by_mass, w);
+      const u64 each = amount_of<kProbs>(b.low, kByMass, w);
       const u64 ties = (need - above + each - 1) / each;
       cut = {b.low, limit_by_tiles(b.low, ties)};
     } else if (b.histogram != 0) {
@@ -384,13 +386,13 @@ struct Selector {
       const u32 bin = static_cast<u32>(find_bin(s, need - above, before));
       const u32 low = b.low + (bin << b.shift);
       const u32 high = min(low + ((1U << b.shift) - 1U), b.high);
-      const u64 part = by_mass ? ~u64{0} : read_pair(s.histogram + 2 * bin);
-      next = b.shift > 0 && !by_mass && part > static_cast<u64>(kListCapacity) ? with_histogram(low, high) : Bracket{low, high, 0, 0};
+      const u64 part = kByMass ? ~u64{0} : read_pair(s.histogram + 2 * bin);
+      next = b.shift > 0 && !kByMass && part > static_cast<u64>(kListCapacity) ? with_histogram(low, high) : Bracket{low, high, 0, 0};
     } else if (all.inside_count > static_cast<u64>(kListCapacity)) {
       next = with_histogram(b.low, b.high);
     } else {
       found = 1;
-      cut = cut_listed<kProbs>(s, static_cast<int>(all.inside_count), by_mass, need, above, w);
+      cut = cut_listed<kProbs>(s, static_cast<int>(all.inside_count), kByMass, need, above, w);
     }
     ptx::sync_block();
     if (ptx::thread_idx() == 0) {
@@ -467,15 +469,16 @@ struct Selector {
 
   /// What keeps the first entries of those that `floor` keeps: `count` of them, or the part p of their mass (of `whole`, where that is not
   /// 0).
-  __device__ __attribute__((noinline)) Cut find(bool by_mass, u64 count, float p, u64 whole) {
+  template <bool kByMass>
+  __device__ __attribute__((noinline)) Cut find(u64 count, float p, u64 whole) {
     const bool listed = lists_all(floor);
     ptx::sync_cluster();
     if (leads()) {
       if (listed) {
-        const Cut cut = find_listed(by_mass, count, p, whole);
+        const Cut cut = find_listed(kByMass, count, p, whole);
         if (ptx::thread_idx() == 0) s.cut = cut;
       } else {
-        const Bracket first = by_mass ? bracket_by_mass(p) : bracket_by_count(count);
+        const Bracket first = kByMass ? bracket_by_mass(p) : bracket_by_count(count);
         ptx::sync_block();
         if (ptx::thread_idx() == 0) {
           s.bracket = first;
@@ -486,21 +489,16 @@ struct Selector {
     while (!listed) {
       prepare();
       const Bracket b = leader.bracket;
-      if (by_mass) {
-        pass<true>(b, true);
-      } else if (b.high < abi::kKeyOfInf) {
-        pass<true>(b, false);
-      } else {
-        pass<false>(b, false);
-      }
+      pass<kByMass>(b);
       if (leads()) {
         const PassSums all = all_sums();
-        const u64 above = by_mass ? mass_above() : all.above_count;
-        const u64 inside = by_mass ? all.inside_mass : all.inside_count;
-        const u64 need = by_mass ? abi::mass_needed(whole != 0 ? whole : all.total, bits_of(p)) : count;
-        decide(b, by_mass, need, above, inside, all);
+        const u64 above = kByMass ? mass_above() : all.above_count;
+        const u64 inside = kByMass ? all.inside_mass : all.inside_count;
+        const u64 need = kByMass ? abi::mass_needed(whole != 0 ? whole : all.total, bits_of(p)) : count;
+        decide<kByMass>(b, need, above, inside, all);
         if (ptx::thread_idx() == 0) {
           s.listed = b.histogram == 0 && b.low != b.high && all.inside_count <= static_cast<u64>(kListCapacity) ? 1 : 0;
+          s.summed = kByMass || b.high == abi::kKeyOfInf ? 1 : 0;
           s.listed_low = b.low;
           s.listed_high = b.high;
         }

@@ -34,7 +34,7 @@ __device__ __forceinline__ void run_top_k(const abi::TopKParams& p, int num_slot
   Run run(p.input.data + r * p.input.row_stride + start * p.input.stride, p.input.stride, length, num_slots);
   int count = 0;
   if (run.open(1.0F, true)) {
-    const Cut cut = run.select.find(false, static_cast<u64>(p.k), 0.0F, 0);
+    const Cut cut = run.select.template find<false>(static_cast<u64>(p.k), 0.0F, 0);
     count = run.collect(cut);
   }
   if (run.select.leads()) {

@@ -15,8 +15,8 @@ namespace {
 constexpr int kThreads = 512;  // as kernels/sampling/block.cuh
 constexpr int kMaxCluster = 8;
 
-constexpr std::array<std::string_view, 7> kKindNames = {"sample",       "softmax",    "top_p_renorm",            "top_k_renorm",
-                                                        "top_k_mask", "top_k", "chain_speculative_sample"};
+constexpr std::array<std::string_view, 7> kKindNames = {
+    "sample", "softmax", "top_p_renorm", "top_k_renorm", "top_k_mask", "top_k", "chain_speculative_sample"};
 
 /// kernels/sampling/row.cuh's Config, by what shared memory there is.
 struct Sizes {
@@ -64,10 +64,18 @@ std::int64_t shared_limit(const Context& context) { return context.cuda().device
 
 }  // namespace
 
-SamplingKernel sampling_kernel(KernelKind kind, DType type, bool probs, bool edits, bool masked, std::int64_t shared_limit) {
+SampleTraits traits_of(const abi::SampleParams& p) {
+  return {.probs = p.probs != 0,
+          .edits = p.bias.indptr.rows != nullptr || p.history.indptr.rows != nullptr,
+          .masked = p.allowed != nullptr,
+          .top_k = p.top_k.rows != nullptr || (p.top_k.value > 0 && p.top_k.value < p.vocab),
+          .top_p = p.top_p.rows != nullptr || p.top_p.value<1, .first = p.num_top> 0};
+}
+
+SamplingKernel sampling_kernel(KernelKind kind, DType type, std::int64_t shared_limit, const SampleTraits& t) {
   const Sizes sizes = sizes_for(shared_limit, kind);
   const std::int64_t item = bits(type) / 8;
-  const std::int64_t fixed = fixed_bytes(sizes) + (edits ? sizes.tile_bytes / item * 4 : 0);
+  const std::int64_t fixed = fixed_bytes(sizes) + (t.edits ? sizes.tile_bytes / item * 4 : 0);
   const std::int64_t slots = std::min<std::int64_t>((shared_limit - 1024 - fixed) / sizes.tile_bytes, 16);
   const bool samples = kind == KernelKind::sample;
   const std::string_view what = kKindNames[static_cast<std::size_t>(kind)];
@@ -75,12 +83,18 @@ SamplingKernel sampling_kernel(KernelKind kind, DType type, bool probs, bool edi
   kernel.tile = sizes.tile_bytes / item;
   kernel.shared_bytes = fixed + slots * sizes.tile_bytes;
   kernel.name = fmt::format("{}_{}", what, name(type));
-  if (samples) kernel.name += fmt::format("_{}{}{}", probs ? "probs" : "logits", edits ? "_edits" : "", masked ? "_mask" : "");
+  if (samples) {
+    kernel.name += fmt::format("_{}{}{}{}{}{}", t.probs ? "probs" : "logits", t.edits ? "_edits" : "", t.masked ? "_mask" : "",
+                               t.top_k ? "_top_k" : "", t.top_p ? "_top_p" : "", t.first ? "_first" : "");
+  }
   const std::string config = fmt::format("Config{{{}, {}, {}}}", sizes.list_capacity, sizes.tile_bytes, sizes.ring);
   std::string_view file = "sample", params = "SampleParams";
   std::string call;
   switch (kind) {
-    case KernelKind::sample: call = fmt::format("run_sample<kConfig, {}, {}, {}, {}>(p, {})", type_name(type), probs, edits, masked, slots); break;
+    case KernelKind::sample:
+      call = fmt::format("run_sample<kConfig, {}, Traits{{{}, {}, {}, {}, {}, {}}}>(p, {})", type_name(type), t.probs, t.edits, t.masked,
+                         t.top_k, t.top_p, t.first, slots);
+      break;
     case KernelKind::top_k:
       file = "top_k";
       params = "TopKParams";
@@ -98,7 +112,7 @@ SamplingKernel sampling_kernel(KernelKind kind, DType type, bool probs, bool edi
       "extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ girih::abi::{} p) {{\n"
       "  using namespace girih;\n  using namespace girih::sampling;\n"
       "  constexpr Config kConfig = {};\n  static_assert(Layout<kConfig, {}, {}>::kSlots <= {});\n  {};\n}}\n",
-      kernel.name, file, kThreads, kernel.name, params, config, type_name(type), edits, fixed, call);
+      kernel.name, file, kThreads, kernel.name, params, config, type_name(type), t.edits, fixed, call);
   return kernel;
 }
 
@@ -110,23 +124,21 @@ int cluster_size(const cuda::DeviceInfo& info, std::int64_t rows, std::int64_t v
 }
 
 void sample_on_device(const Context& context, const abi::SampleParams& p, DType type, void* stream) {
-  const bool edits = p.bias.indptr.rows != nullptr || p.history.indptr.rows != nullptr;
-  launch(context, "sample", sampling_kernel(KernelKind::sample, type, p.probs != 0, edits, p.allowed != nullptr, shared_limit(context)), p.rows,
-         p.vocab, p, stream);
+  launch(context, "sample", sampling_kernel(KernelKind::sample, type, shared_limit(context), traits_of(p)), p.rows, p.vocab, p, stream);
 }
 
 void rows_on_device(const Context& context, KernelKind kind, const abi::SampleParams& p, DType type, void* stream) {
-  launch(context, kKindNames[static_cast<std::size_t>(kind)], sampling_kernel(kind, type, false, false, false, shared_limit(context)), p.rows,
-         p.vocab, p, stream);
+  launch(context, kKindNames[static_cast<std::size_t>(kind)], sampling_kernel(kind, type, shared_limit(context)), p.rows, p.vocab, p,
+         stream);
 }
 
 void top_k_on_device(const Context& context, const abi::TopKParams& p, DType type, void* stream) {
-  launch(context, "top_k", sampling_kernel(KernelKind::top_k, type, false, false, false, shared_limit(context)), p.rows, p.vocab, p, stream);
+  launch(context, "top_k", sampling_kernel(KernelKind::top_k, type, shared_limit(context)), p.rows, p.vocab, p, stream);
 }
 
 void speculative_on_device(const Context& context, const abi::SpeculativeParams& p, DType type, void* stream) {
-  launch(context, "chain_speculative_sample", sampling_kernel(KernelKind::speculative, type, true, false, false, shared_limit(context)), p.batch,
-         p.vocab, p, stream);
+  launch(context, "chain_speculative_sample", sampling_kernel(KernelKind::speculative, type, shared_limit(context)), p.batch, p.vocab, p,
+         stream);
 }
 
 }  // namespace girih::sampling

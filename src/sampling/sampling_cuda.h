@@ -19,8 +19,13 @@ struct SamplingKernel {
   std::int64_t shared_bytes = 0;
   std::int64_t tile = 0;  ///< entries that a block has under way together
 };
-/// probs, edits (bias or penalties) and masked (a bit mask) are sample()'s. `shared_limit`: bytes of a block, at least 64 KiB.
-SamplingKernel sampling_kernel(KernelKind kind, DType type, bool probs, bool edits, bool masked, std::int64_t shared_limit);
+/// What a call of sample() asks for, as kernels/sampling/sample.cuh's Traits: what is off in all its rows is not in its kernel.
+struct SampleTraits {
+  bool probs = false, edits = false, masked = false, top_k = false, top_p = false, first = false;
+};
+SampleTraits traits_of(const abi::SampleParams& p);
+/// `shared_limit`: bytes of a block, at least 64 KiB. `traits`: of sample().
+SamplingKernel sampling_kernel(KernelKind kind, DType type, std::int64_t shared_limit, const SampleTraits& traits = {});
 
 /// Blocks that share a row: as many as the device has room for, up to 8, while each has a tile.
 int cluster_size(const cuda::DeviceInfo& info, std::int64_t rows, std::int64_t vocab, std::int64_t tile);

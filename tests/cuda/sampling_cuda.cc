@@ -54,7 +54,8 @@ void make_probs(std::vector<float>& x, std::int64_t vocab) {
 struct Tensor {
   std::vector<std::byte> data;
   TensorView host, device;
-  Tensor(DeviceMemory& memory, const std::vector<float>& x, DType type, std::int64_t rows, std::int64_t vocab) : data(static_cast<std::size_t>(bytes(type, rows * vocab))) {
+  Tensor(DeviceMemory& memory, const std::vector<float>& x, DType type, std::int64_t rows, std::int64_t vocab)
+      : data(static_cast<std::size_t>(bytes(type, rows * vocab))) {
     for (std::int64_t i = 0; i < rows * vocab; ++i) store_element(type, data.data(), i, x[static_cast<std::size_t>(i)]);
     host = TensorView(data.data(), type, {rows, vocab});
     device = host;
@@ -67,7 +68,11 @@ struct Array {
   std::vector<T> values;
   DType type;
   explicit Array(std::vector<T> v)
-      : values(std::move(v)), type(std::is_same_v<T, float> ? DType::f32 : sizeof(T) == 8 ? DType::i64 : sizeof(T) == 4 ? DType::i32 : DType::u8) {}
+      : values(std::move(v)),
+        type(std::is_same_v<T, float> ? DType::f32
+             : sizeof(T) == 8         ? DType::i64
+             : sizeof(T) == 4         ? DType::i32
+                                      : DType::u8) {}
   TensorView host() { return TensorView(values.data(), type, {std::ssize(values)}); }
   TensorView device(DeviceMemory& memory) {
     TensorView t = host();
@@ -86,8 +91,9 @@ struct Filters {
   float top_p, min_p;
   bool joint;
 };
-constexpr Filters kFilters[] = {{0, 1, 0, false},      {1, 1, 0, false},     {50, 1, 0, false},   {20000, 1, 0, false},     {0, 0.9F, 0, false}, {0, 0.3F, 0, false},
-                                {0, 1, 0.1F, false},   {40, 0.8F, 0, false}, {40, 0.8F, 0, true}, {20000, 0.6F, 0.2F, true}, {0, 0, 0, false}};
+constexpr Filters kFilters[] = {{0, 1, 0, false},    {1, 1, 0, false},          {50, 1, 0, false},   {20000, 1, 0, false},
+                                {0, 0.9F, 0, false}, {0, 0.3F, 0, false},       {0, 1, 0.1F, false}, {40, 0.8F, 0, false},
+                                {40, 0.8F, 0, true}, {20000, 0.6F, 0.2F, true}, {0, 0, 0, false}};
 
 void check_sample(std::int64_t rows, std::int64_t vocab, DType type, bool probs, bool with_logprobs) {
   std::vector<float> x = odd_values(rows, vocab, static_cast<std::uint64_t>(vocab));
@@ -96,7 +102,8 @@ void check_sample(std::int64_t rows, std::int64_t vocab, DType type, bool probs,
   Tensor input(memory, x, type, rows, vocab);
   std::int64_t step = 0;
   for (const Filters& f : kFilters) {
-    SCOPED_TRACE(fmt::format("{} x {} {} {} k {} p {} min_p {} joint {}", rows, vocab, name(type), probs ? "probs" : "logits", f.top_k, f.top_p, f.min_p, f.joint));
+    SCOPED_TRACE(fmt::format("{} x {} {} {} k {} p {} min_p {} joint {}", rows, vocab, name(type), probs ? "probs" : "logits", f.top_k,
+                             f.top_p, f.min_p, f.joint));
     const auto n = static_cast<std::size_t>(rows);
     Array<std::int32_t> want{std::vector<std::int32_t>(n, -7)}, got = want, want_top{std::vector<std::int32_t>(n * 7)}, got_top = want_top;
     Array<float> want_log{std::vector<float>(n)}, got_log = want_log, want_logs{std::vector<float>(n * 7)}, got_logs = want_logs;
@@ -137,8 +144,10 @@ void check_sample(std::int64_t rows, std::int64_t vocab, DType type, bool probs,
     got_top.fetch(results);
     got_logs.fetch(results);
     ASSERT_EQ(want_top.values, got_top.values);
-    for (std::size_t i = 0; i < n; ++i) ASSERT_TRUE(near(want_log.values[i], got_log.values[i])) << want_log.values[i] << " " << got_log.values[i];
-    for (std::size_t i = 0; i < n * 7; ++i) ASSERT_TRUE(near(want_logs.values[i], got_logs.values[i])) << want_logs.values[i] << " " << got_logs.values[i];
+    for (std::size_t i = 0; i < n; ++i)
+      ASSERT_TRUE(near(want_log.values[i], got_log.values[i])) << want_log.values[i] << " " << got_log.values[i];
+    for (std::size_t i = 0; i < n * 7; ++i)
+      ASSERT_TRUE(near(want_logs.values[i], got_logs.values[i])) << want_logs.values[i] << " " << got_logs.values[i];
   }
 }
 
@@ -161,7 +170,8 @@ TEST(SamplingCuda, BiasPenaltiesAndMask) {
     DeviceMemory memory;
     Tensor input(memory, odd_values(kRows, kVocab, 3), type, kRows, kVocab);
     std::mt19937_64 random(4);
-    Array<std::int32_t> indptr({0}), tokens({}), counts({}), bias_indptr({0}), bias_tokens({}), allowed{std::vector<std::int32_t>(kRows * kVocab / 32)};
+    Array<std::int32_t> indptr({0}), tokens({}), counts({}), bias_indptr({0}), bias_tokens({}),
+        allowed{std::vector<std::int32_t>(kRows * kVocab / 32)};
     Array<float> bias({}), penalty({});
     for (std::int32_t& word : allowed.values) word = static_cast<std::int32_t>(random() | random());
     for (std::int64_t r = 0; r < kRows; ++r) {
@@ -217,7 +227,8 @@ TEST(SamplingCuda, RowsForRowsAreTheCpusBits) {
       std::vector<float> y = x;
       make_probs(y, vocab);
       DeviceMemory memory;
-      Tensor logits(memory, x, DType::f32, rows, vocab), halves(memory, x, DType::bf16, rows, vocab), probs(memory, y, DType::f32, rows, vocab);
+      Tensor logits(memory, x, DType::f32, rows, vocab), halves(memory, x, DType::bf16, rows, vocab),
+          probs(memory, y, DType::f32, rows, vocab);
       const std::vector<float> nothing(x.size());
       Tensor want(memory, nothing, DType::f32, rows, vocab), got(memory, nothing, DType::f32, rows, vocab);
       Tensor want_half(memory, nothing, DType::bf16, rows, vocab), got_half(memory, nothing, DType::bf16, rows, vocab);
@@ -289,7 +300,8 @@ TEST(SamplingCuda, SpeculativeChainsAreTheCpus) {
   }
   const auto shaped = [](TensorView t, std::int64_t places) { return TensorView(t.data, t.dtype, {kBatch, places, kVocab}, t.device); };
   for (const int kind : {0, 1, 2}) {
-    Array<std::int32_t> want{std::vector<std::int32_t>(kBatch * (kN + 1))}, got = want, want_accepted{std::vector<std::int32_t>(kBatch)}, got_accepted = want_accepted;
+    Array<std::int32_t> want{std::vector<std::int32_t>(kBatch * (kN + 1))}, got = want, want_accepted{std::vector<std::int32_t>(kBatch)},
+                                                                            got_accepted = want_accepted;
     SpeculativeArgs args;
     args.greedy = kind == 2;
     args.random.seed = 12;
