@@ -5,6 +5,7 @@
 #include "base/numeric.h"
 #include "device.h"
 #include "girih/sampling.h"
+#include "sampling/sampling_cuda.h"
 
 namespace girih::cuda_test {
 namespace {
@@ -12,6 +13,42 @@ namespace {
 const Context& cpu() {
   static const Context context(ContextOptions{.device = {}, .num_workers = 0});
   return context;
+}
+
+/// Compiles what these tests launch over all CPUs: one after another, as calls come, they would take most of a minute.
+void warm_up() {
+  using sampling::KernelKind;
+  using sampling::SampleTraits;
+  static const bool done = [] {
+    cuda::Runtime& runtime = gpu().context->cuda();
+    const std::int64_t limit = runtime.device->info().shared_per_block;
+    std::vector<jit::KernelSource> sources;
+    const auto add = [&](KernelKind kind, DType type, const SampleTraits& traits = {}) {
+      const sampling::SamplingKernel kernel = sampling::sampling_kernel(kind, type, limit, traits);
+      sources.push_back({.name = kernel.name, .source = kernel.source, .target = ""});
+    };
+    for (const bool top_k : {false, true}) {
+      for (const bool top_p : {false, true}) {
+        add(KernelKind::sample, DType::f16, {.top_k = top_k, .top_p = top_p, .first = true});
+        add(KernelKind::sample, DType::bf16, {.probs = true, .top_k = top_k, .top_p = top_p});
+        for (const bool first : {false, true}) {
+          add(KernelKind::sample, DType::bf16, {.top_k = top_k, .top_p = top_p, .first = first});
+          add(KernelKind::sample, DType::f32, {.top_k = top_k, .top_p = top_p, .first = first});
+          add(KernelKind::sample, DType::f32, {.probs = true, .top_k = top_k, .top_p = top_p, .first = first});
+        }
+      }
+    }
+    for (const DType type : {DType::f32, DType::bf16}) {
+      add(KernelKind::top_k, type);
+      for (const bool masked : {false, true}) add(KernelKind::sample, type, {.edits = true, .masked = masked, .top_p = true});
+    }
+    for (const KernelKind kind : {KernelKind::softmax, KernelKind::top_p_renorm, KernelKind::top_k_renorm, KernelKind::speculative})
+      add(kind, DType::f32);
+    add(KernelKind::top_k_mask, DType::bf16);
+    runtime.jit->warmup(sources);
+    return true;
+  }();
+  (void)done;
 }
 
 constexpr std::int64_t kKinds = 8;
@@ -153,6 +190,7 @@ void check_sample(std::int64_t rows, std::int64_t vocab, DType type, bool probs,
 
 TEST(SamplingCuda, TokensAreTheCpus) {
   GIRIH_NEEDS_GPU();
+  warm_up();
   check_sample(17, 1, DType::f32, false, true);
   check_sample(17, 333, DType::f16, false, true);
   check_sample(1, 128256, DType::f32, false, false);
@@ -165,6 +203,7 @@ TEST(SamplingCuda, TokensAreTheCpus) {
 
 TEST(SamplingCuda, BiasPenaltiesAndMask) {
   GIRIH_NEEDS_GPU();
+  warm_up();
   constexpr std::int64_t kRows = 12, kVocab = 151936;
   for (const DType type : {DType::f32, DType::bf16}) {
     DeviceMemory memory;
@@ -221,6 +260,7 @@ TEST(SamplingCuda, BiasPenaltiesAndMask) {
 
 TEST(SamplingCuda, RowsForRowsAreTheCpusBits) {
   GIRIH_NEEDS_GPU();
+  warm_up();
   for (const std::int64_t vocab : {37, 32000, 128256}) {
     for (const std::int64_t rows : {2, 24}) {
       std::vector<float> x = odd_values(rows, vocab, 9);
@@ -254,6 +294,7 @@ TEST(SamplingCuda, RowsForRowsAreTheCpusBits) {
 
 TEST(SamplingCuda, TopKIsTheCpus) {
   GIRIH_NEEDS_GPU();
+  warm_up();
   for (const std::int64_t vocab : {900, 128256, 200000}) {
     for (const std::int64_t k : {1, 50, 2048, 4096}) {
       for (const bool sorted : {false, true}) {
@@ -287,6 +328,7 @@ TEST(SamplingCuda, TopKIsTheCpus) {
 
 TEST(SamplingCuda, SpeculativeChainsAreTheCpus) {
   GIRIH_NEEDS_GPU();
+  warm_up();
   constexpr std::int64_t kBatch = 32, kN = 4, kVocab = 32000;
   std::vector<float> target = odd_values(kBatch * (kN + 1), kVocab, 1), draft = odd_values(kBatch * kN, kVocab, 2);
   make_probs(target, kVocab);
@@ -327,6 +369,7 @@ TEST(SamplingCuda, SpeculativeChainsAreTheCpus) {
 /// A captured call reads its parameters when it is replayed.
 TEST(SamplingCuda, AGraphDrawsAnewAtEachOffset) {
   GIRIH_NEEDS_GPU();
+  warm_up();
   constexpr std::int64_t kRows = 4, kVocab = 32000;
   const cuda::Driver& driver = gpu().driver();
   const cuda::CurrentDevice current(*gpu().context->cuda().device);
