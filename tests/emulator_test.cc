@@ -572,5 +572,44 @@ TEST(Emulator, LdmatrixDealsOutRows) {
   EXPECT_EQ(wrong, 0);
 }
 
+// ---------------------------------------------------------------------------------------------------------------- clusters
+
+TEST(Emulator, BlocksOfAClusterSeeEachOthersSharedMemory) {
+  for (const std::uint64_t seed : {0, 1, 2, 3}) {
+    std::vector<u32> sums(6);
+    launch(
+        [&sums] {
+          auto* s = reinterpret_cast<u32*>(ptx::shared_memory());
+          if (ptx::thread_idx() == 0) s[0] = 0;
+          ptx::sync_cluster();
+          for (int rank = 0; rank < ptx::cluster_size(); ++rank)
+            ptx::atomic_add_shared(ptx::in_block(s, rank), static_cast<u32>(100 * ptx::cluster_rank() + 1));
+          ptx::sync_cluster();
+          if (ptx::thread_idx() == 0) sums[static_cast<std::size_t>(ptx::block_idx())] = s[0];
+        },
+        {.num_blocks = 6, .num_threads = 64, .shared_bytes = 16, .seed = seed, .cluster_size = 3});
+    EXPECT_EQ(sums, std::vector<u32>(6, 64 * (1 + 101 + 201)));
+  }
+}
+
+TEST(Emulator, MisusedClustersAreReported) {
+  const LaunchOptions pair{.num_blocks = 2, .num_threads = 32, .shared_bytes = 16, .cluster_size = 2};
+  const std::string gone = error_of(
+      [] {
+        auto* s = reinterpret_cast<u32*>(ptx::shared_memory());
+        if (ptx::cluster_rank() == 1) *ptx::in_block(s, 0) = 1;
+      },
+      pair);
+  EXPECT_TRUE(contains(gone, "has ended: its shared memory is gone")) << gone;
+  const std::string alone = error_of(
+      [] {
+        if (ptx::cluster_rank() == 0) ptx::sync_cluster();
+      },
+      pair);
+  EXPECT_TRUE(contains(alone, "deadlock") && contains(alone, "sync_cluster")) << alone;
+  EXPECT_TRUE(contains(error_of([] {}, {.num_blocks = 3, .cluster_size = 2}), "cluster_size = 2"));
+  EXPECT_TRUE(contains(error_of([] { ptx::in_block(ptx::shared_memory(), 2); }, pair), "rank 2 of a cluster of 2"));
+}
+
 }  // namespace
 }  // namespace girih

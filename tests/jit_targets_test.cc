@@ -120,6 +120,9 @@ extern "C" __global__ __launch_bounds__(64) void ptx_wrappers(const __grid_const
   p.out[ptx::num_blocks() * t] = sum;
   ptx::fence_device();
   if (t == 0) p.out[0] = static_cast<float>(ptx::atomic_add(p.counter, 1));
+  u32* other = ptx::in_block(reinterpret_cast<u32*>(s), (ptx::cluster_rank() + 1) % ptx::cluster_size());
+  p.out[1] = static_cast<float>(ptx::atomic_add_shared(other, 1U));
+  ptx::sync_cluster();
   ptx::start_next_grid();
 }
 )";

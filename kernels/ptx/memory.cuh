@@ -81,5 +81,7 @@ __device__ __forceinline__ int atomic_add_ordered(int* g_counter, int value) {
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(old) : "l"(g_counter), "r"(value) : "memory");
   return old;
 }
+/// Shared memory, of any block of the cluster; relaxed, returns the old value.
+__device__ __forceinline__ u32 atomic_add_shared(u32* s_counter, u32 value) { return atomicAdd(s_counter, value); }
 
 }  // namespace girih::ptx

@@ -37,6 +37,47 @@ __device__ __forceinline__ bool any(bool value) { return __any_sync(kAllLanes, v
 __device__ __forceinline__ bool all(bool value) { return __all_sync(kAllLanes, value) != 0; }
 __device__ __forceinline__ u32 ballot(bool value) { return __ballot_sync(kAllLanes, value); }
 
+// Clusters: blocks that see each other's shared memory. Before sm_90 every block is a cluster of its own.
+__device__ __forceinline__ int cluster_size() {
+#if __CUDA_ARCH__ >= 900
+  u32 size;
+  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
+  return static_cast<int>(size);
+#else
+  return 1;
+#endif
+}
+/// This block's number in its cluster.
+__device__ __forceinline__ int cluster_rank() {
+#if __CUDA_ARCH__ >= 900
+  u32 rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+#else
+  return 0;
+#endif
+}
+/// All threads of the cluster; orders their accesses to each other's shared memory.
+__device__ __forceinline__ void sync_cluster() {
+#if __CUDA_ARCH__ >= 900
+  __syncwarp();  // the instruction wants whole warps
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+/// Where block `rank` of the cluster has what this block has at s_pointer.
+template <typename T>
+__device__ __forceinline__ T* in_block(T* s_pointer, int rank) {
+#if __CUDA_ARCH__ >= 900
+  u64 mapped;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(mapped) : "l"(reinterpret_cast<u64>(s_pointer)), "r"(static_cast<u32>(rank)));
+  return reinterpret_cast<T*>(mapped);
+#else
+  return s_pointer;
+#endif
+}
+
 /// The block's dynamic shared memory, 128-byte aligned.
 __device__ __forceinline__ u8* shared_memory() {
   extern __shared__ __align__(128) u8 s_dynamic[];

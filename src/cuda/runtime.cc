@@ -25,7 +25,8 @@ Runtime::Runtime(int device_index, JitOptions options, const LogFn& log)
       loader(std::make_shared<jit::KernelLoader>(jit, device)),
       uploads(device) {}
 
-const jit::Kernel& Runtime::kernel(std::string_view op, const std::string& name, const std::string& source, Stream stream) {
+const jit::Kernel& Runtime::kernel(std::string_view op, const std::string& name, const std::string& source, Stream stream,
+                                   std::int64_t shared_bytes) {
   const jit::Kernel*& found = by_name[name];
   if (found != nullptr) return *found;
   {
@@ -34,7 +35,7 @@ const jit::Kernel& Runtime::kernel(std::string_view op, const std::string& name,
       fail(Code::invalid_argument, op, "stream is being captured and the kernel {} is not loaded yet; make such a call before the capture",
            name);
   }
-  found = &loader->load({.name = name, .source = source, .target = ""}, 0);
+  found = &loader->load({.name = name, .source = source, .target = ""}, shared_bytes);
   return *found;
 }
 

@@ -22,9 +22,10 @@ struct Runtime {
   /// Compiles in parallel what is not in a cache, and loads. The references stay valid as long as the loader.
   std::vector<const jit::Kernel*> load(std::span<const jit::KernelSource> sources, std::span<const std::int64_t> shared_bytes);
 
-  /// A kernel without shared memory, found by its name alone after the first call, which may not be made while `stream` is captured:
-  /// loading allocates.
-  const jit::Kernel& kernel(std::string_view op, const std::string& name, const std::string& source, Stream stream);
+  /// A kernel and its dynamic shared memory, found by its name alone after the first call, which may not be made while `stream` is
+  /// captured: loading allocates.
+  const jit::Kernel& kernel(std::string_view op, const std::string& name, const std::string& source, Stream stream,
+                            std::int64_t shared_bytes = 0);
 
   std::shared_ptr<const DeviceContext> device;
   std::shared_ptr<jit::Jit> jit;

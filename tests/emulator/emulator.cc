@@ -103,7 +103,7 @@ class Stacks {
 struct Grid {
   const std::function<void()>& kernel;
   const LaunchOptions& options;
-  std::vector<int> order;  // of blocks
+  std::vector<int> order;  // of blocks, or clusters
   std::atomic<std::size_t> next{0};
   std::mutex mutex;
   std::exception_ptr error;  // the first
@@ -149,15 +149,16 @@ std::string whereabouts(const Block& block) {
 
 }  // namespace
 
-/// One std::thread's part of a launch: its blocks, one after another, or two taking turns where a seed is given.
+/// One std::thread's part of a launch: its blocks, one after another, or two taking turns where a seed is given; or its clusters, one after
+/// another.
 class Worker {
  public:
   Worker(Grid& grid, int worker_idx)
       : grid_(grid),
         random_(grid.options.seed != 0),
         draw_(static_cast<std::minstd_rand::result_type>(grid.options.seed * 2654435761U + static_cast<unsigned>(worker_idx) + 1)),
-        stacks_(grid.options.num_threads * (random_ ? 2 : 1)),
-        blocks_(random_ ? 2 : 1) {
+        stacks_(grid.options.num_threads * num_blocks_at_once(grid.options)),
+        blocks_(static_cast<std::size_t>(num_blocks_at_once(grid.options))) {
     const LaunchOptions& o = grid.options;
     shared_stride_ = (static_cast<std::size_t>(o.shared_bytes) + 127) / 128 * 128 + 2 * kGuardBytes;
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
@@ -168,6 +169,8 @@ class Worker {
       block.num_threads = o.num_threads;
       block.num_blocks = o.num_blocks;
       block.num_ended = o.num_threads;  // idle
+      block.cluster_size = o.cluster_size;
+      block.cluster_rank = o.cluster_size > 1 ? static_cast<int>(i) : 0;
       block.shared = shared_.back().get() + kGuardBytes;
       block.shared_bytes = o.shared_bytes;
       block.random = random_;
@@ -193,16 +196,7 @@ class Worker {
 
   void run() {
     while (true) {
-      bool active = false;
-      for (Block& block : blocks_) {
-        if (block.num_ended == block.num_threads) {
-          const std::size_t i = grid_.next.fetch_add(1);
-          if (i >= grid_.order.size()) continue;
-          start(block, grid_.order[i]);
-        }
-        active = true;
-      }
-      if (!active) return;
+      if (!start_blocks()) return;
       Thread* next = choose_next();
       if (next == nullptr) throw Error(deadlock());
       jump(main_, *next);
@@ -236,10 +230,46 @@ class Worker {
 
   std::uint32_t draw(std::uint32_t below) { return static_cast<std::uint32_t>(draw_() >> 8) % below; }
 
+  /// The running thread has come to the cluster's barrier.
+  void arrive_at_cluster() {
+    if (++cluster_arrived_ < static_cast<int>(blocks_.size()) * grid_.options.num_threads) return;
+    cluster_arrived_ = 0;
+    for (Block& block : blocks_) {
+      for (Warp& warp : block.warps) make_ready(block, warp, kAllLanes);
+    }
+  }
+  Block& block_of_rank(int rank) { return blocks_[static_cast<std::size_t>(rank)]; }
+
  private:
   struct Free {
     void operator()(std::byte* p) const { std::free(p); }
   };
+
+  static int num_blocks_at_once(const LaunchOptions& o) { return o.cluster_size > 1 ? o.cluster_size : o.seed != 0 ? 2 : 1; }
+
+  /// Fills idle places; false when nothing is left to run.
+  bool start_blocks() {
+    const auto idle = [](const Block& block) { return block.num_ended == block.num_threads; };
+    const int cluster = grid_.options.cluster_size;
+    if (cluster > 1) {
+      if (!std::all_of(blocks_.begin(), blocks_.end(), idle)) return true;
+      const std::size_t i = grid_.next.fetch_add(1);
+      if (i >= grid_.order.size()) return false;
+      cluster_arrived_ = 0;
+      for (int rank = 0; rank < cluster; ++rank) start(blocks_[static_cast<std::size_t>(rank)], grid_.order[i] * cluster + rank);
+      return true;
+    }
+    bool active = false;
+    for (Block& block : blocks_) {
+      if (idle(block)) {
+        const std::size_t i = grid_.next.fetch_add(1);
+        if (i >= grid_.order.size()) continue;
+        start(block, grid_.order[i]);
+      }
+      active = true;
+    }
+    return active;
+  }
 
   void start(Block& block, int block_idx) {
     block.block_idx = block_idx;
@@ -322,11 +352,15 @@ class Worker {
   /// In order: the next lane of the same warp, then the next warp. Null: none can run.
   Thread* choose_next() {
     if (random_) return choose_at_random();
-    Block& block = blocks_[0];
-    if (block.ready_warps == 0) return nullptr;
-    const int at = last_ != nullptr ? last_->thread_idx / kWarp : 0;
-    const int warp = (std::countr_zero(std::rotr(block.ready_warps, at)) + at) % 32;
-    return lane_of(block, warp, std::countr_zero(block.warps[static_cast<std::size_t>(warp)].ready));
+    const std::size_t first = last_ != nullptr ? static_cast<std::size_t>(last_->block - blocks_.data()) : 0;
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      Block& block = blocks_[(first + i) % blocks_.size()];
+      if (block.ready_warps == 0) continue;
+      const int at = last_ != nullptr ? last_->thread_idx / kWarp : 0;
+      const int warp = (std::countr_zero(std::rotr(block.ready_warps, at)) + at) % 32;
+      return lane_of(block, warp, std::countr_zero(block.warps[static_cast<std::size_t>(warp)].ready));
+    }
+    return nullptr;
   }
 
   /// Warps have drawn priorities, redrawn now and then: so some fall far behind others, which uniform choices would seldom give. Lanes of
@@ -374,6 +408,7 @@ class Worker {
   std::size_t shared_stride_ = 0;
   Fiber main_;
   Thread* last_ = nullptr;
+  int cluster_arrived_ = 0;
   std::exception_ptr error_;
 };
 
@@ -381,8 +416,11 @@ void launch(const std::function<void()>& kernel, const LaunchOptions& options) {
   if (options.num_threads < kWarp || options.num_threads > kWarp * kMaxWarps || options.num_threads % kWarp != 0) {
     throw Error("num_threads = " + std::to_string(options.num_threads) + "; must be a multiple of 32 from 32 to 1024");
   }
+  if (options.cluster_size < 1 || options.num_blocks % options.cluster_size != 0) {
+    throw Error("cluster_size = " + std::to_string(options.cluster_size) + "; must divide num_blocks");
+  }
   if (running_thread != nullptr) throw Error("a kernel cannot launch kernels");
-  Grid grid{kernel, options, std::vector<int>(static_cast<std::size_t>(options.num_blocks)), {}, {}, {}};
+  Grid grid{kernel, options, std::vector<int>(static_cast<std::size_t>(options.num_blocks / options.cluster_size)), {}, {}, {}};
   std::iota(grid.order.begin(), grid.order.end(), 0);
   if (options.seed != 0) std::shuffle(grid.order.begin(), grid.order.end(), std::minstd_rand(static_cast<unsigned>(options.seed)));
   const auto work = [&grid](int worker_idx) {
@@ -466,6 +504,25 @@ void join_barrier(int barrier, int num_threads, const Site& site) {
     b = Barrier{};
   }
   block.worker->leave(self);
+}
+
+void join_cluster(const Site& site) {
+  Thread& self = current();
+  if (self.block->cluster_size == 1) return join_barrier(0, self.block->num_threads, site);
+  self.state = Thread::State::waiting;
+  self.site = site;
+  self.block->worker->arrive_at_cluster();
+  self.block->worker->leave(self);
+}
+
+void* in_block(void* pointer, int rank, const Site& site) {
+  Block& own = *current().block;
+  if (rank < 0 || rank >= own.cluster_size) misuse("rank " + std::to_string(rank) + " of a cluster of " + std::to_string(own.cluster_size), site);
+  if (own.cluster_size == 1) return pointer;
+  const Block& other = own.worker->block_of_rank(rank);
+  if (other.num_ended > 0) misuse("block " + std::to_string(other.block_idx) + " of the cluster has ended: its shared memory is gone", site);
+  may_give_way();
+  return other.shared + (static_cast<std::byte*>(pointer) - own.shared);
 }
 
 void give_way_at_random() {

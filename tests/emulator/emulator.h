@@ -37,6 +37,7 @@ struct LaunchOptions {
   std::int64_t shared_bytes = 0;  // starts as bytes 0xff, NaN in every floating-point type
   std::uint64_t seed = 0;         // 0: everything in order
   int num_workers = 1;            // std::threads that share the blocks
+  int cluster_size = 1;           // blocks of a cluster, which run together
 };
 
 /// Calls `kernel` once for each thread of the grid. Throws Error, or what the kernel threw.
@@ -128,6 +129,8 @@ struct Block {
   int block_idx = -1;  // -1: idle
   int num_threads = 0;
   int num_blocks = 0;
+  int cluster_size = 1;
+  int cluster_rank = 0;
   std::byte* shared = nullptr;
   std::int64_t shared_bytes = 0;
   int num_ended = 0;
@@ -154,6 +157,11 @@ void release_warp();
 
 /// Waits until `num_threads` threads have come to barrier `barrier`.
 void join_barrier(int barrier, int num_threads, const Site& site);
+
+/// Waits until all threads of the cluster have come.
+void join_cluster(const Site& site);
+/// Where block `rank` of the cluster has what the running thread's block has at `pointer`; an error once that block has ended.
+void* in_block(void* pointer, int rank, const Site& site);
 
 /// With a seed: now and then lets others run first.
 void give_way_at_random();

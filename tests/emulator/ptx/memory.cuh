@@ -59,5 +59,11 @@ inline int atomic_add_ordered(int* g_counter, int value) {
   emulator::may_give_way();
   return old;
 }
+inline u32 atomic_add_shared(u32* s_counter, u32 value) {
+  emulator::may_give_way();
+  const u32 old = *s_counter;
+  *s_counter = old + value;
+  return old;
+}
 
 }  // namespace girih::ptx

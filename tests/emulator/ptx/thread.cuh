@@ -81,6 +81,16 @@ inline u32 ballot(bool value, const char* file = __builtin_FILE(), int line = __
   return vote(value, {"ballot", file, line});
 }
 
+inline int cluster_size() { return emulator::current().block->cluster_size; }
+inline int cluster_rank() { return emulator::current().block->cluster_rank; }
+inline void sync_cluster(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::join_cluster({"sync_cluster", file, line});
+}
+template <typename T>
+inline T* in_block(T* s_pointer, int rank, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return static_cast<T*>(emulator::in_block(s_pointer, rank, {"in_block", file, line}));
+}
+
 inline u8* shared_memory() { return reinterpret_cast<u8*>(emulator::current().block->shared); }
 
 }  // namespace girih::ptx

@@ -1,0 +1,87 @@
+// Sums and searches of a block, in integers only, so that no order of threads can be seen in a result.
+#pragma once
+
+#include "core/types.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/thread.cuh"
+
+namespace girih::sampling {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / ptx::kWarp;
+
+__device__ __forceinline__ u64 shuffle_xor(u64 value, int mask) {
+  const u32 low = ptx::shuffle_xor(static_cast<u32>(value), mask);
+  const u32 high = ptx::shuffle_xor(static_cast<u32>(value >> 32), mask);
+  return static_cast<u64>(high) << 32 | low;
+}
+__device__ __forceinline__ u64 shuffle(u64 value, int lane) {
+  const u32 low = ptx::shuffle(static_cast<u32>(value), lane);
+  const u32 high = ptx::shuffle(static_cast<u32>(value >> 32), lane);
+  return static_cast<u64>(high) << 32 | low;
+}
+
+__device__ __forceinline__ u64 warp_sum(u64 value) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) value += shuffle_xor(value, mask);
+  return value;
+}
+__device__ __forceinline__ u64 warp_max(u64 value) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) value = max(value, shuffle_xor(value, mask));
+  return value;
+}
+
+/// Of all threads, to all threads. s_scratch: kWarps entries that the block may use until its next barrier but one.
+__device__ __attribute__((noinline)) u64 block_sum(u64 value, u64* s_scratch) {
+  value = warp_sum(value);
+  ptx::sync_block();
+  if (ptx::lane_idx() == 0) s_scratch[ptx::thread_idx() / ptx::kWarp] = value;
+  ptx::sync_block();
+  u64 sum = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) sum += s_scratch[w];
+  return sum;
+}
+__device__ __attribute__((noinline)) u64 block_max(u64 value, u64* s_scratch) {
+  value = warp_max(value);
+  ptx::sync_block();
+  if (ptx::lane_idx() == 0) s_scratch[ptx::thread_idx() / ptx::kWarp] = value;
+  ptx::sync_block();
+  u64 most = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) most = max(most, s_scratch[w]);
+  return most;
+}
+
+/// The sum over the threads before this one; `total` receives that over all.
+__device__ __attribute__((noinline)) u64 block_scan(u64 value, u64* s_scratch, u64& total) {
+  u64 inclusive = value;
+#pragma unroll
+  for (int distance = 1; distance < ptx::kWarp; distance *= 2) {
+    const u64 other = shuffle(inclusive, max(ptx::lane_idx() - distance, 0));
+    if (ptx::lane_idx() >= distance) inclusive += other;
+  }
+  ptx::sync_block();
+  if (ptx::lane_idx() == ptx::kWarp - 1) s_scratch[ptx::thread_idx() / ptx::kWarp] = inclusive;
+  ptx::sync_block();
+  u64 before = 0;
+  total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    if (w == ptx::thread_idx() / ptx::kWarp) before = total;
+    total += s_scratch[w];
+  }
+  return before + inclusive - value;
+}
+
+/// A sum of 64 bits in two words of shared memory: an addition carries when its low word wraps, which one addition sees.
+__device__ __forceinline__ void add_shared(u32* s_pair, u64 value) {
+  const u32 low = static_cast<u32>(value);
+  const u32 old = ptx::atomic_add_shared(s_pair, low);
+  const u32 high = static_cast<u32>(value >> 32) + (old + low < old ? 1U : 0U);
+  if (high != 0) ptx::atomic_add_shared(s_pair + 1, high);
+}
+__device__ __forceinline__ u64 read_pair(const u32* s_pair) { return static_cast<u64>(s_pair[1]) << 32 | s_pair[0]; }
+
+}  // namespace girih::sampling

@@ -1,0 +1,290 @@
+// A block's part of a row, passed over again and again: tiles come by asynchronous copies into a ring in shared memory; the first
+// tiles stay there, and the others are read back in turn from the near and the far end, so that part of them is still in L2. A thread
+// reads only what it copied itself, so that a pass needs no barrier. Bias and penalties are patched into a tile of f32 as it passes.
+#pragma once
+
+#include "sampling/block.cuh"
+#include "sampling/weight.cuh"
+
+namespace girih::sampling {
+
+/// Sizes by the shared memory that there is.
+struct Config {
+  int list_capacity;  // entries of Shared's list
+  int tile_bytes;     // 8192 or 16384
+  int ring;           // tiles on their way
+};
+
+constexpr int kChunkBytes = 16;
+constexpr int kOwnTokens = 2;  // of a list, in a thread's registers: longer ones are read again at every tile
+
+/// Row r's tokens with their values, as a kernel may use them whatever the memory holds.
+struct List {
+  const i32* tokens = nullptr;
+  const void* values = nullptr;
+  int count = 0;
+  i32 own[kOwnTokens] = {-1, -1};
+
+  __device__ __forceinline__ void open(const abi::ListArg& arg, i64 row) {
+    if (arg.indptr.rows == nullptr) return;
+    const i64 begin = min(max(arg.indptr.at(row), i64{0}), arg.n);
+    const i64 end = min(max(arg.indptr.at(row + 1), begin), arg.n);
+    tokens = arg.tokens + begin;
+    count = static_cast<int>(min(end - begin, static_cast<i64>(abi::kMaxVocab)));
+    values = arg.values == nullptr ? nullptr : static_cast<const u8*>(arg.values) + begin * 4;
+#pragma unroll
+    for (int i = 0; i < kOwnTokens; ++i) {
+      const int at = ptx::thread_idx() + i * kThreads;
+      own[i] = at < count ? tokens[at] : -1;
+    }
+  }
+  /// Calls f(place in the tile, number in the list) for this thread's share of the tokens in [first, first + count).
+  template <typename F>
+  __device__ __forceinline__ void for_each_in(int first, int length, F f) const {
+#pragma unroll
+    for (int i = 0; i < kOwnTokens; ++i) {
+      if (own[i] >= max(first, 0) && own[i] < first + length) f(own[i] - first, ptx::thread_idx() + i * kThreads);
+    }
+    for (int at = ptx::thread_idx() + kOwnTokens * kThreads; at < count; at += kThreads) {
+      const i32 token = tokens[at];
+      if (token >= max(first, 0) && token < first + length) f(token - first, at);
+    }
+  }
+};
+
+/// T: float, f16, bf16. kProbs: what is not > 0 has no mass. kEdits: bias or penalties. kMasked: a bit mask. kMinus: another row, of
+/// probabilities as well, is subtracted.
+template <Config kConfig, typename T, bool kProbs, bool kEdits, bool kMasked, bool kMinus = false>
+class RowReader {
+ public:
+  static constexpr int kTileBytes = kConfig.tile_bytes;
+  static constexpr int kRing = kConfig.ring;
+  static constexpr int kChunks = kTileBytes / kChunkBytes / kThreads;  // of a tile that a thread has
+  static constexpr int kItems = kChunkBytes / static_cast<int>(sizeof(T));  // of a chunk
+  static constexpr int kTile = kTileBytes / static_cast<int>(sizeof(T));    // entries of a tile
+
+  /// s_slots: num_slots tiles; s_work: a tile of f32 (kEdits only).
+  __device__ RowReader(const u8* row, i64 stride, int n, u8* s_slots, int num_slots, float* s_work)
+      : row_(row), stride_(stride), n_(n), s_slots_(s_slots), s_work_(s_work) {
+    dense_ = stride == static_cast<i64>(sizeof(T));
+    lead_ = dense_ ? static_cast<int>(reinterpret_cast<u64>(row) % kChunkBytes / sizeof(T)) : 0;
+    num_tiles_ = ceil_div(n + lead_, kTile);
+    const int size = ptx::cluster_size();
+    const int rank = ptx::cluster_rank();
+    begin_ = static_cast<int>(static_cast<i64>(num_tiles_) * rank / size);
+    end_ = static_cast<int>(static_cast<i64>(num_tiles_) * (rank + 1) / size);
+    const int own = end_ - begin_;
+    kept_ = own <= num_slots - kRing ? own : num_slots - kRing;
+  }
+  __device__ void edit(const abi::SampleParams& p, i64 r) {
+    if constexpr (kEdits) {
+      bias_.open(p.bias, r);
+      history_.open(p.history, r);
+      repetition_ = p.repetition.at(r);
+      frequency_ = p.frequency.at(r);
+      presence_ = p.presence.at(r);
+    }
+    if constexpr (kMasked) allowed_ = p.allowed + r * p.allowed_stride;
+  }
+
+  /// From now on the row is what is left of it over `row` (null: as it is), without entry `removed`. kMinus only.
+  __device__ void subtract(const u8* row, i64 stride, int removed) {
+    minus_ = row;
+    minus_stride_ = stride;
+    removed_ = removed;
+  }
+
+  /// A pass has been made with a copy.
+  __device__ __forceinline__ void passed(const RowReader& copy) {
+    passes_ = copy.passes_;
+    saw_nan_ = copy.saw_nan_;
+  }
+
+  __device__ int size() const { return n_; }
+  __device__ int num_tiles() const { return num_tiles_; }
+  __device__ int first_tile() const { return begin_; }
+  __device__ int last_tile() const { return end_; }
+  /// Number of the first entry of a tile; may be negative in tile 0.
+  __device__ int first_entry(int tile) const { return tile * kTile - lead_; }
+  __device__ bool saw_nan() const { return saw_nan_; }
+  __device__ int num_chunks() const { return ceil_div(n_ + lead_, kItems); }
+  /// Number in the row of the chunk that begins at a position.
+  __device__ int chunk_at(int position) const { return (position + lead_) / kItems; }
+  __device__ int tile_at(int position) const { return (position + lead_) / kTile; }
+  __device__ const u8* address(int position) const { return row_ + position * stride_; }
+
+  /// Calls f(tile, position of x[0], x) for all chunks of this thread in this block's tiles, and end(tile) after each tile. Entries without
+  /// mass, and what is not in the row, are -inf.
+  template <typename F, typename End>
+  __device__ __forceinline__ void pass(F f, End end) {
+    const int count = end_ - begin_;
+    const bool backward = (passes_ & 1) != 0;
+    for (int i = 1 - kRing; i < count; ++i) {
+      if (i + kRing - 1 < count) issue(i + kRing - 1, backward);
+      ptx::cp_async_commit();
+      if (i < 0) continue;
+      ptx::cp_async_wait<kRing - 1>();
+      const int tile = tile_of(i, backward);
+      process(tile, slot_of(i), f);
+      end(tile);
+    }
+    ++passes_;
+  }
+
+  /// This thread's chunks of one tile of the row, whichever block has it in passes.
+  __device__ __attribute__((noinline)) void read_tile(int tile, float (&out)[kChunks][kItems]) {
+    u8* s_slot = s_slots_ + kept_ * kTileBytes;
+    load_tile(tile, s_slot);
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+    process(tile, s_slot, [&](int, int position, const float (&x)[kItems]) {
+      const int c = (position - first_entry(tile)) / (kItems * kThreads);
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) out[c][e] = x[e];
+    });
+  }
+
+ private:
+  /// The i-th tile of a pass: those that stay first; of the others a backward pass takes the last first.
+  __device__ __forceinline__ int place_of(int i, bool backward) const {
+    return i < kept_ || !backward ? i : kept_ + (end_ - begin_ - 1 - i);
+  }
+  __device__ __forceinline__ int tile_of(int i, bool backward) const { return begin_ + place_of(i, backward); }
+  __device__ __forceinline__ u8* slot_of(int i) const {
+    return s_slots_ + (i < kept_ ? i : kept_ + (i - kept_) % kRing) * kTileBytes;
+  }
+
+  __device__ __forceinline__ void issue(int i, bool backward) {
+    if (i < kept_ && passes_ > 0) return;
+    load_tile(tile_of(i, backward), slot_of(i));
+  }
+
+  __device__ __forceinline__ void load_tile(int tile, u8* s_slot) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int chunk = ptx::thread_idx() + c * kThreads;
+      const int position = first_entry(tile) + chunk * kItems;
+      u8* s_to = s_slot + chunk * kChunkBytes;
+      if (dense_ && position >= 0 && position + kItems <= n_) {
+        ptx::cp_async_16(s_to, row_ + static_cast<i64>(position) * static_cast<i64>(sizeof(T)), true);
+      } else {
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) {
+          const int at = position + e;
+          if (at >= 0 && at < n_) reinterpret_cast<T*>(s_to)[e] = *reinterpret_cast<const T*>(row_ + at * stride_);
+        }
+      }
+    }
+  }
+
+  /// Entries of a chunk in f32, those outside the row -inf.
+  __device__ __forceinline__ void widen(float (&x)[kItems], const u8* s_chunk, int position) {
+    const Vec16 v = *reinterpret_cast<const Vec16*>(s_chunk);
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      float part[kPerWord<T>];
+      unpack<T>(part, v.x[w]);
+#pragma unroll
+      for (int e = 0; e < kPerWord<T>; ++e) x[w * kPerWord<T> + e] = part[e];
+    }
+    const bool inside = position >= 0 && position + kItems <= n_;
+#pragma unroll
+    for (int e = 0; e < kItems; ++e) {
+      if (!inside && (position + e < 0 || position + e >= n_)) x[e] = -kInfinity;
+      saw_nan_ |= x[e] != x[e];
+      if constexpr (kProbs) {
+        x[e] = x[e] > 0.0F ? x[e] : -kInfinity;
+      } else {
+        x[e] = x[e] != x[e] ? -kInfinity : x[e] + 0.0F;
+      }
+    }
+  }
+
+  __device__ __forceinline__ void patch(int tile) {
+    const int first = first_entry(tile);
+    const auto put = [this](int place, float x) { s_work_[place] = x != x ? -kInfinity : x + 0.0F; };
+    bias_.for_each_in(first, kTile, [&](int place, int i) { put(place, s_work_[place] + static_cast<const float*>(bias_.values)[i]); });
+    if (bias_.count > 0) ptx::sync_block();
+    history_.for_each_in(first, kTile, [&](int place, int i) {
+      const i32 count = history_.values == nullptr ? 1 : static_cast<const i32*>(history_.values)[i];
+      float x = s_work_[place];
+      x = x > 0.0F ? x / repetition_ : x * repetition_;
+      if (count > 0) x = ptx::fma(-frequency_, static_cast<float>(count), x) - presence_;
+      put(place, x);
+    });
+  }
+
+  /// Bits of the mask for the entries of a chunk.
+  __device__ __forceinline__ u32 allowed_bits(int position) const {
+    const int word = (position + 32) / 32 - 1;  // towards minus infinity
+    const int words = (n_ + 31) / 32;
+    const u32 low = word >= 0 && word < words ? allowed_[word] : 0U;
+    const u32 high = word + 1 >= 0 && word + 1 < words ? allowed_[word + 1] : 0U;
+    return static_cast<u32>((static_cast<u64>(high) << 32 | low) >> (position - word * 32));
+  }
+
+  template <typename F>
+  __device__ __forceinline__ void process(int tile, const u8* s_slot, F f) {
+    if constexpr (kEdits) {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const int chunk = ptx::thread_idx() + c * kThreads;
+        float x[kItems];
+        widen(x, s_slot + chunk * kChunkBytes, first_entry(tile) + chunk * kItems);
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) s_work_[chunk * kItems + e] = x[e];
+      }
+      ptx::sync_block();
+      patch(tile);
+      ptx::sync_block();
+    }
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int chunk = ptx::thread_idx() + c * kThreads;
+      const int position = first_entry(tile) + chunk * kItems;
+      float x[kItems];
+      if constexpr (kEdits) {
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) x[e] = s_work_[chunk * kItems + e];
+      } else {
+        widen(x, s_slot + chunk * kChunkBytes, position);
+      }
+      if constexpr (kMasked) {
+        const u32 bits = allowed_bits(position);
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) x[e] = (bits >> e & 1U) != 0 ? x[e] : -kInfinity;
+      }
+      if constexpr (kMinus) {
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) {
+          const int at = position + e;
+          if (at < 0 || at >= n_) continue;
+          if (minus_ != nullptr) {
+            const float q = to_f32(*reinterpret_cast<const T*>(minus_ + at * minus_stride_));
+            if (q > 0.0F) x[e] -= q;
+            if (!(x[e] > 0.0F)) x[e] = -kInfinity;
+          }
+          if (at == removed_) x[e] = -kInfinity;
+        }
+      }
+      f(tile, position, x);
+    }
+  }
+
+  const u8* row_;
+  i64 stride_;
+  int n_, lead_, num_tiles_, begin_, end_, kept_;
+  int passes_ = 0;
+  bool dense_;
+  bool saw_nan_ = false;
+  u8* s_slots_;
+  float* s_work_;
+  List bias_, history_;
+  float repetition_ = 1, frequency_ = 0, presence_ = 0;
+  const u32* allowed_ = nullptr;
+  const u8* minus_ = nullptr;
+  i64 minus_stride_ = 0;
+  int removed_ = -1;
+};
+
+}  // namespace girih::sampling

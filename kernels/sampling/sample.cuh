@@ -1,0 +1,476 @@
+// sample(), and the functions that write a row for a row. A cluster takes a row; the largest entry is found first, then the cuts
+// (select.cuh), then the tile and in it the entry that the random number chooses, or each entry is written.
+#pragma once
+
+#include "sampling/select.cuh"
+
+namespace girih::sampling {
+
+/// Shared memory of a block: Shared, then a tile of f32 (edits), then slots.
+template <Config kConfig, typename T, bool kEdits>
+struct Layout {
+  static constexpr int kWork = static_cast<int>((sizeof(Shared<kConfig>) + 127) / 128 * 128);
+  static constexpr int kSlots = kWork + (kEdits ? kConfig.tile_bytes / static_cast<int>(sizeof(T)) * 4 : 0);
+};
+
+/// A row under way: what run_sample and the others share.
+template <Config kConfig, typename T, bool kProbs, bool kEdits, bool kMasked, bool kMinus = false>
+struct RowRun {
+  using Reader = RowReader<kConfig, T, kProbs, kEdits, kMasked, kMinus>;
+  using S = Shared<kConfig>;
+  using Select = Selector<Reader, S, kProbs>;
+
+  S& s;
+  S& leader;
+  Reader reader;
+  Select select;
+  int argmax = 0;
+  bool nan = false;
+
+  __device__ RowRun(const u8* row, i64 stride, int n, int num_slots)
+      : s(*reinterpret_cast<S*>(ptx::shared_memory())),
+        leader(*ptx::in_block(&s, 0)),
+        reader(row, stride, n, ptx::shared_memory() + Layout<kConfig, T, kEdits>::kSlots, num_slots,
+               reinterpret_cast<float*>(ptx::shared_memory() + Layout<kConfig, T, kEdits>::kWork)),
+        select{reader, s, leader, Weighting{}, Cut{abi::kKeyOfMinusInf, 0}, 0, 0.0F} {}
+
+  /// The first pass: the largest entry, NaN, a sample of keys where cuts will be asked for. False: nothing has mass.
+  __device__ __attribute__((noinline)) bool open(float temperature, bool sampled) {
+    int shift = 0;
+    const int chunks = reader.num_chunks();
+    sampled = sampled && reader.size() > S::kListCapacity;
+    while ((chunks >> shift) * Reader::kItems >= S::kListCapacity / 2) ++shift;
+    u32 best = abi::kKeyOfMinusInf;
+    int at = 0;
+    ptx::sync_cluster();  // before any block writes to another's memory, that one must have begun
+    Reader rows = reader;  // in registers: see Selector::pass
+    S& first = leader;
+    rows.pass(
+        [&](int, int position, const auto& x) {
+#pragma unroll
+          for (int e = 0; e < Reader::kItems; ++e) {
+            const u32 key = key_of(x[e]);
+            if (key > best) {
+              best = key;
+              at = position + e;
+            }
+          }
+          if (sampled) {
+            const int chunk = rows.chunk_at(position);
+            if ((chunk & ((1 << shift) - 1)) == 0 && chunk < chunks) {
+#pragma unroll
+              for (int e = 0; e < Reader::kItems; ++e) first.list_key[(chunk >> shift) * Reader::kItems + e] = key_of(x[e]);
+            }
+          }
+        },
+        [](int) {});
+    reader.passed(rows);
+    const u64 largest = block_max(static_cast<u64>(best) << 32 | (0xffffffffU - static_cast<u32>(at)), s.scratch);
+    const u64 nans = block_max(reader.saw_nan() ? 1 : 0, s.scratch);
+    if (ptx::thread_idx() == 0) {
+      leader.best[ptx::cluster_rank()] = largest;
+      leader.nan[ptx::cluster_rank()] = static_cast<u32>(nans);
+      if (select.leads()) s.listed = 0;
+    }
+    ptx::sync_cluster();
+    u64 all = 0;
+    for (int r = 0; r < ptx::cluster_size(); ++r) {
+      all = max(all, leader.best[r]);
+      nan |= leader.nan[r] != 0;
+    }
+    argmax = static_cast<int>(0xffffffffU - static_cast<u32>(all));
+    const u32 key = static_cast<u32>(all >> 32);
+    select.w = make_weighting(kProbs, value_of(key), temperature);
+    if (sampled) {
+      select.num_sampled = ceil_div(chunks, 1 << shift) * Reader::kItems;
+      select.sampled_part = 1.0F / static_cast<float>(1 << shift);
+    }
+    return key > abi::kKeyOfMinusInf;
+  }
+
+  /// The least key whose mass is at least min_p of the largest, found on the masses themselves.
+  __device__ __attribute__((noinline)) u32 least_key(float min_p) const {
+    const u64 largest = mass_of<kProbs>(select.w.max, select.w);
+    const u64 need = min_p >= 1.0F ? largest : abi::mass_needed(largest, bits_of(min_p));
+    u32 low = abi::kKeyOfMinusInf + 1;
+    u32 high = key_of(select.w.max);
+    while (low < high) {
+      const u32 middle = low + (high - low) / 2;
+      if (mass_of<kProbs>(value_of(middle), select.w) >= need) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return high;
+  }
+
+  /// Makes block 0's tile_mass that of what `floor` keeps. `fresh`: no pass has been made for it.
+  __device__ __attribute__((noinline)) u64 kept_by_tile(bool fresh) {
+    const Cut floor = select.floor;
+    const bool usable = !fresh && leader.listed != 0 && leader.summed != 0 && floor.key <= leader.listed_high &&
+                        (floor.limit > 0 ? floor.key : floor.key + 1) >= leader.listed_low;
+    ptx::sync_cluster();
+    if (!usable) {
+      select.prepare();
+      select.template pass<true>(Bracket{0, 0, 0, 0});
+    } else if (select.leads()) {
+      const int count = static_cast<int>(s.num_listed);
+      for (int i = ptx::thread_idx(); i < count; i += kThreads) {
+        if (floor.keeps(s.list_key[i], s.list_position[i]))
+          add_shared(s.tile_mass + 2 * (reader.tile_at(s.list_position[i])), mass_of<kProbs>(value_of(s.list_key[i]), select.w));
+      }
+      ptx::sync_block();
+    }
+    return select.leads() ? select.mass_above() : 0;
+  }
+
+  /// Block 0: the entry that `left` of the kept mass chooses.
+  __device__ __attribute__((noinline)) void draw(u64 left) {
+    constexpr int kEach = (S::kMaxTiles + kThreads - 1) / kThreads;
+    const int first = ptx::thread_idx() * kEach;
+    u64 sum = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) sum += first + i < reader.num_tiles() ? read_pair(s.tile_mass + 2 * (first + i)) : 0;
+    u64 total = 0;
+    u64 before = block_scan(sum, s.scratch, total);
+    if (before <= left && left < before + sum) {
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        const u64 mass = first + i < reader.num_tiles() ? read_pair(s.tile_mass + 2 * (first + i)) : 0;
+        if (before <= left && left < before + mass) {
+          s.tile = first + i;
+          s.left = left - before;
+        }
+        before += mass;
+      }
+    }
+    ptx::sync_block();
+    const Cut floor = select.floor;
+    select.find_in_tile(s.tile, s.left, [&](float x, int position) {
+      return floor.keeps(key_of(x), position) ? mass_of<kProbs>(x, select.w) : u64{0};
+    });
+  }
+
+  /// Block 0's list becomes what `cut` keeps, in any order; returns how many (0 to other blocks).
+  __device__ __attribute__((noinline)) int collect(Cut cut) {
+    const bool usable = select.lists_all(cut);
+    ptx::sync_cluster();
+    if (!usable) {
+      if (select.leads() && ptx::thread_idx() == 0) s.num_listed = 0;
+      ptx::sync_cluster();
+      reader.pass(
+          [&](int, int position, const auto& x) {
+#pragma unroll
+            for (int e = 0; e < Reader::kItems; ++e) {
+              const u32 key = key_of(x[e]);
+              if (!cut.keeps(key, position + e)) continue;
+              const u32 place = ptx::atomic_add_shared(&leader.num_listed, 1);
+              if (place < static_cast<u32>(S::kListCapacity)) {
+                leader.list_key[place] = key;
+                leader.list_position[place] = position + e;
+              }
+            }
+          },
+          [](int) {});
+      ptx::sync_cluster();
+    }
+    if (!select.leads()) return 0;
+    compact(cut);
+    if (ptx::thread_idx() == 0) s.listed = 0;
+    return static_cast<int>(s.num_kept);
+  }
+
+  /// Block 0: entries that are not kept leave the list.
+  __device__ __forceinline__ void compact(Cut cut) {
+    constexpr int kEach = S::kListCapacity / kThreads;
+    const int count = min(static_cast<int>(s.num_listed), S::kListCapacity);
+    u32 key[kEach];
+    i32 position[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = ptx::thread_idx() + i * kThreads;
+      key[i] = at < count ? s.list_key[at] : 0;
+      position[i] = at < count ? s.list_position[at] : 0;
+    }
+    if (ptx::thread_idx() == 0) s.num_kept = 0;
+    ptx::sync_block();
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (!cut.keeps(key[i], position[i])) continue;
+      const u32 place = ptx::atomic_add_shared(&s.num_kept, 1);
+      s.list_key[place] = key[i];
+      s.list_position[place] = position[i];
+    }
+    ptx::sync_block();
+  }
+
+  /// Block 0: a bitonic sort of the list's first `count` entries.
+  __device__ __attribute__((noinline)) void sort(int count, bool by_position) {
+    int size = 2;
+    while (size < count) size *= 2;
+    for (int i = count + ptx::thread_idx(); i < size; i += kThreads) {
+      s.list_key[i] = 0;
+      s.list_position[i] = 0x7fffffff;
+    }
+    for (int width = 2; width <= size; width *= 2) {
+      for (int distance = width / 2; distance > 0; distance /= 2) {
+        ptx::sync_block();
+        for (int i = ptx::thread_idx(); i < size / 2; i += kThreads) {
+          const int low = 2 * i - (i & (distance - 1));
+          const int high = low + distance;
+          const bool ascending = (low & width) == 0;
+          const u32 a = s.list_key[low], b = s.list_key[high];
+          const i32 x = s.list_position[low], y = s.list_position[high];
+          const bool before = by_position || a == b ? x < y : a > b;
+          if (before != ascending) {
+            s.list_key[low] = b;
+            s.list_key[high] = a;
+            s.list_position[low] = y;
+            s.list_position[high] = x;
+          }
+        }
+      }
+    }
+    ptx::sync_block();
+  }
+};
+
+/// ln of the probability of an entry of value x.
+template <bool kProbs>
+__device__ __attribute__((noinline)) float logprob_of(float x, u64 total, float temperature, const Weighting& w) {
+  const float all = log(abi::weight_of_mass(total, w.max == kInfinity ? abi::kOneExponent : w.reference));
+  if (w.max == kInfinity) return x == w.max ? -all : -kInfinity;
+  if constexpr (kProbs) return log(max(x, 0.0F)) - all;
+  return (x - w.max) / temperature - all;
+}
+
+__device__ __forceinline__ void write_empty(const abi::SampleParams& p, i64 r) {
+  if (ptx::thread_idx() == 0) {
+    p.tokens.set(r, 0, 0);
+    if (p.valid != nullptr) p.valid[r * p.valid_stride] = 0;
+    if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, float_of(0x7fc00000U));
+  }
+  for (int i = ptx::thread_idx(); i < p.num_top; i += kThreads) {
+    p.top_tokens.set(r, i, -1);
+    p.top_logprobs.set(r, i, float_of(0x7fc00000U));
+  }
+}
+
+/// What a sample() kernel is made for: what is off in all rows of a call is not in its kernel.
+struct Traits {
+  bool probs;
+  bool edits;   // bias or penalties
+  bool masked;  // a bit mask
+  bool top_k;
+  bool top_p;
+  bool first;  // the first tokens of the order with log-probabilities
+};
+
+template <Config kConfig, typename T, Traits kTraits>
+__device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_slots) {
+  constexpr bool kProbs = kTraits.probs;
+  using Run = RowRun<kConfig, T, kProbs, kTraits.edits, kTraits.masked>;
+  const i64 r = ptx::block_idx() / ptx::cluster_size();
+  const i64 source = p.indices.rows == nullptr ? r : p.indices.at(r);
+  if (source < 0 || source >= p.input.num_rows) {
+    if (ptx::cluster_rank() == 0) write_empty(p, r);
+    return;
+  }
+  Run run(p.input.data + source * p.input.row_stride, p.input.stride, p.vocab, num_slots);
+  run.reader.edit(p, r);
+  auto& select = run.select;
+  auto& s = run.s;
+  float temperature = p.temperature.at(r);
+  const bool greedy = !(temperature > abi::kArgmaxTemperature);
+  if (greedy) temperature = 1.0F;
+  const i64 top_k = p.top_k.at(r);
+  const float top_p = p.top_p.at(r) < 0.0F ? 0.0F : p.top_p.at(r);
+  const float min_p = p.min_p.at(r);
+  const bool by_count = kTraits.top_k && !greedy && top_k > 0 && top_k < p.vocab;
+  const bool by_mass = kTraits.top_p && !greedy && top_p < 1.0F;
+  const bool logprobs = p.logprobs.data != nullptr || p.num_top > 0;
+
+  const bool any = run.open(temperature, by_count || by_mass || p.num_top > 0);
+  if (select.leads() && ptx::thread_idx() == 0 && p.valid != nullptr) p.valid[r * p.valid_stride] = any && !run.nan ? 1 : 0;
+  if (!any) {
+    if (select.leads()) write_empty(p, r);
+    ptx::sync_cluster();
+    return;
+  }
+
+  // The mass of everything, where something is asked of it; before the cuts, whose passes keep their sums for the draw.
+  const bool filtered = p.filtered_logprobs != 0;
+  u64 total = 0;
+  if ((logprobs && (!filtered || greedy)) || (p.joint != 0 && by_count && by_mass)) total = run.kept_by_tile(true);
+  // Block 0 alone knows the total; for a cut all need it.
+  if (select.leads() && ptx::thread_idx() == 0) s.left = total;
+  ptx::sync_cluster();
+  total = run.leader.left;
+
+  // The first tokens of the order, by a cut of their own.
+  int num_top = 0;
+  if constexpr (kTraits.first) {
+    const Cut cut = select.template find<false>(static_cast<u64>(p.num_top), 0.0F, 0);
+    num_top = run.collect(cut);
+    if (select.leads()) {
+      run.sort(num_top, false);
+      for (int i = ptx::thread_idx(); i < p.num_top; i += kThreads) {
+        const bool there = i < num_top;
+        p.top_tokens.set(r, i, there ? s.list_position[i] : -1);
+        float x = float_of(0x7fc00000U);
+        if (there && !(filtered && !greedy)) x = logprob_of<kProbs>(value_of(s.list_key[i]), total, temperature, select.w);
+        if (there && filtered && greedy) x = i == 0 ? 0.0F : -kInfinity;
+        if (there && filtered && !greedy) x = value_of(s.list_key[i]);  // finished below
+        p.top_logprobs.set(r, i, x);
+      }
+    }
+    ptx::sync_cluster();
+  }
+  if (greedy) {
+    if (select.leads() && ptx::thread_idx() == 0) {
+      p.tokens.set(r, 0, run.argmax);
+      if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, filtered ? 0.0F : logprob_of<kProbs>(select.w.max, total, temperature, select.w));
+    }
+    ptx::sync_cluster();
+    return;
+  }
+
+  bool fresh = true;
+  if constexpr (kTraits.top_k) {
+    if (by_count) {
+      select.floor = select.template find<false>(static_cast<u64>(top_k), 0.0F, 0);
+      fresh = false;
+    }
+  }
+  if constexpr (kTraits.top_p) {
+    if (by_mass) {
+      select.floor = select.template find<true>(0, top_p, p.joint != 0 && by_count ? total : 0);
+      fresh = false;
+    }
+  }
+  if (min_p > 0.0F) {
+    const u32 least = run.least_key(min_p);
+    if (least > select.floor.key) select.floor = {least - 1, 0};
+  }
+  const u64 kept = run.kept_by_tile(fresh);
+  if (select.leads()) {
+    run.draw(abi::multiply_high(p.random.bits(r, static_cast<u32>(abi::Purpose::token)), kept));
+    if (ptx::thread_idx() == 0) {
+      p.tokens.set(r, 0, s.position);
+      if (p.logprobs.data != nullptr)
+        p.logprobs.set(r, 0, logprob_of<kProbs>(s.value, filtered ? kept : total, temperature, select.w));
+    }
+    if (kTraits.first && filtered) {
+      for (int i = ptx::thread_idx(); i < num_top; i += kThreads) {
+        const float x = p.top_logprobs.data[r * p.top_logprobs.row_stride + i * p.top_logprobs.stride];
+        const i64 at = p.top_tokens.at(r, i);
+        p.top_logprobs.set(r, i, select.floor.keeps(key_of(x), static_cast<int>(at)) ? logprob_of<kProbs>(x, kept, temperature, select.w)
+                                                                                      : -kInfinity);
+      }
+    }
+  }
+  ptx::sync_cluster();
+}
+
+/// Entries of a chunk to the output row: as one or two 16-byte stores where they lie so. kMask: y tells which entries of the input stay.
+template <typename T, bool kMask, int kItems, typename Raw>
+__device__ __forceinline__ void write_chunk(const abi::SampleParams& p, u8* out, int position, const float (&y)[kItems], const Raw& raw) {
+  if constexpr (!kMask) {
+    const u64 address = reinterpret_cast<u64>(out + position * p.out.stride);
+    if (p.out.stride == 4 && address % 16 == 0 && position >= 0 && position + kItems <= p.vocab) {
+#pragma unroll
+      for (int v = 0; v < kItems / 4; ++v) {
+        const Vec16 four = {{bits_of(y[4 * v]), bits_of(y[4 * v + 1]), bits_of(y[4 * v + 2]), bits_of(y[4 * v + 3])}};
+        *reinterpret_cast<Vec16*>(address + 16 * v) = four;
+      }
+      return;
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < kItems; ++e) {
+    if (position + e < 0 || position + e >= p.vocab) continue;
+    u8* to = out + (position + e) * p.out.stride;
+    if constexpr (kMask) {
+      *reinterpret_cast<T*>(to) = y[e] != 0.0F ? raw(position + e) : from_f32<T>(-kInfinity);
+    } else {
+      *reinterpret_cast<float*>(to) = y[e];
+    }
+  }
+}
+
+enum class RowKind : u8 { softmax, top_p_renorm, top_k_renorm, top_k_mask };
+
+/// Writes a row for a row. Out: float, or T for top_k_mask.
+template <Config kConfig, typename T, RowKind kKind>
+__device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slots) {
+  constexpr bool kProbs = kKind == RowKind::top_p_renorm || kKind == RowKind::top_k_renorm;
+  constexpr bool kMask = kKind == RowKind::top_k_mask;
+  using Run = RowRun<kConfig, T, kProbs, false, false>;
+  const i64 r = ptx::block_idx() / ptx::cluster_size();
+  Run run(p.input.data + r * p.input.row_stride, p.input.stride, p.vocab, num_slots);
+  auto& select = run.select;
+  u8* out = p.out.data + r * p.out.row_stride;
+  const i64 top_k = p.top_k.at(r);
+  const float top_p = p.top_p.at(r) < 0.0F ? 0.0F : p.top_p.at(r);
+  float temperature = p.temperature.at(r);
+  const bool greedy = !(temperature > abi::kArgmaxTemperature);
+  if (greedy) temperature = 1.0F;
+  const auto raw = [&](int position) { return *reinterpret_cast<const T*>(run.reader.address(position)); };
+  const auto put = [&](int position, float x) { *reinterpret_cast<float*>(out + position * p.out.stride) = x; };
+
+  const bool copies = kKind == RowKind::top_p_renorm ? !(top_p < 1.0F) : kKind != RowKind::softmax && (top_k <= 0 || top_k >= p.vocab);
+  if (copies) {
+    const int begin = max(run.reader.first_entry(run.reader.first_tile()), 0);
+    const int end = min(run.reader.first_entry(run.reader.last_tile()), p.vocab);
+    for (int i = begin + ptx::thread_idx(); i < end; i += kThreads) {
+      if constexpr (kMask) {
+        *reinterpret_cast<T*>(out + i * p.out.stride) = raw(i);
+      } else {
+        put(i, to_f32(raw(i)));
+      }
+    }
+    return;
+  }
+
+  const bool any = run.open(temperature, kKind != RowKind::softmax);
+  u64 kept = 0;
+  if (any) {
+    if constexpr (kKind == RowKind::top_p_renorm) {
+      select.floor = select.template find<true>(0, top_p, 0);
+    } else if constexpr (kKind != RowKind::softmax) {
+      select.floor = select.template find<false>(static_cast<u64>(top_k), 0.0F, 0);
+    }
+    if constexpr (!kMask) {
+      kept = run.kept_by_tile(kKind == RowKind::softmax);
+      if (select.leads() && ptx::thread_idx() == 0) run.s.left = kept;
+      ptx::sync_cluster();
+      kept = run.leader.left;
+    }
+  }
+  const Cut floor = select.floor;
+  const Weighting w = select.w;
+  const int argmax = run.argmax;
+  auto rows = run.reader;
+  rows.pass(
+      [&](int, int position, const auto& x) {
+        float y[Run::Reader::kItems];
+#pragma unroll
+        for (int e = 0; e < Run::Reader::kItems; ++e) {
+          const bool keeps = any && floor.keeps(key_of(x[e]), position + e);
+          if constexpr (kKind == RowKind::softmax) {
+            y[e] = any ? part_of<false>(x[e], kept, w) : 0.0F;
+            if (greedy) y[e] = any && position + e == argmax ? 1.0F : 0.0F;
+          } else if constexpr (kMask) {
+            y[e] = keeps ? 1.0F : 0.0F;
+          } else {
+            y[e] = keeps ? part_of<kProbs>(x[e], kept, w) : 0.0F;
+          }
+        }
+        write_chunk<T, kMask>(p, out, position, y, raw);
+      },
+      [](int) {});
+  ptx::sync_cluster();
+}
+
+}  // namespace girih::sampling
