@@ -1,0 +1,368 @@
+// See cpu_kernels.h. Conversions follow base/numeric.h, code for code; sums run over lanes, so that their last bits depend on the target.
+#include "rows/cpu_kernels.h"
+
+#include "cpu/targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "rows/cpu_kernels.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+#include "rows/cpu_elements-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace girih::rows {
+namespace HWY_NAMESPACE {
+
+using abi::Act;
+using abi::Elem;
+
+/// f(vector loader) over whole vectors, and once more over a copy of the rest padded with zeros.
+template <class L>
+HWY_INLINE VF load_part(const std::byte* source, std::int64_t i, std::int64_t n) {
+  if (i + kLanes <= n) return L::load(source + i * L::kBytes);
+  alignas(64) std::byte rest[kLanes * 4] = {};
+  __builtin_memcpy(rest, source + i * L::kBytes, static_cast<std::size_t>((n - i) * L::kBytes));
+  return L::load(rest);
+}
+
+template <class L>
+float load_as(const std::byte* source, std::int64_t n, float* out) {
+  VF a = hn::Zero(df), b = hn::Zero(df);
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    const VF x = L::load(source + i * L::kBytes);
+    const VF y = L::load(source + (i + kLanes) * L::kBytes);
+    a = hn::MulAdd(x, x, a);
+    b = hn::MulAdd(y, y, b);
+    hn::StoreU(x, df, out + i);
+    hn::StoreU(y, df, out + i + kLanes);
+  }
+  for (; i < n; i += kLanes) {
+    const VF x = load_part<L>(source, i, n);
+    a = hn::MulAdd(x, x, a);
+    hn::StoreU(x, df, out + i);
+  }
+  return hn::GetLane(hn::SumOfLanes(df, hn::Add(a, b)));
+}
+
+float load(Elem type, const void* source, std::int64_t n, float* out) {
+  const auto* p = static_cast<const std::byte*>(source);
+  switch (type) {
+    case Elem::f32: return load_as<F32>(p, n, out);
+    case Elem::f16: return load_as<F16>(p, n, out);
+    case Elem::bf16: return load_as<Bf16>(p, n, out);
+    case Elem::e4m3: return load_as<E4m3>(p, n, out);
+    case Elem::e5m2: return load_as<E5m2>(p, n, out);
+    default: return load_as<I8>(p, n, out);
+  }
+}
+
+template <class T>
+float load_sum_as(const std::byte* x, const std::byte* residual, std::int64_t n, float* out, std::byte* sum) {
+  VF squares = hn::Zero(df);
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const VF y = hn::Add(load_part<T>(x, i, n), load_part<T>(residual, i, n));
+    squares = hn::MulAdd(y, y, squares);
+    hn::StoreU(y, df, out + i);
+    if (sum != nullptr) store_part<T>(y, sum, i, n, false);
+  }
+  return hn::GetLane(hn::SumOfLanes(df, squares));
+}
+
+float load_sum(Elem type, const void* x, const void* residual, std::int64_t n, float* out, void* sum) {
+  const auto* a = static_cast<const std::byte*>(x);
+  const auto* b = static_cast<const std::byte*>(residual);
+  auto* s = static_cast<std::byte*>(sum);
+  switch (type) {
+    case Elem::f32: return load_sum_as<F32>(a, b, n, out, s);
+    case Elem::f16: return load_sum_as<F16>(a, b, n, out, s);
+    default: return load_sum_as<Bf16>(a, b, n, out, s);
+  }
+}
+
+/// e^x for x <= 0, 0 below -104; NaN stays. The exponent is split exactly with the low part of log2 e, so that large arguments lose nothing.
+HWY_INLINE VF exp_negative(VF x) {
+  const VF magic = hn::Set(df, 0x1.8p23F);
+  const auto tiny = hn::Lt(x, hn::Set(df, -104.0F));
+  const VF limited = hn::IfThenElse(tiny, hn::Set(df, -104.0F), x);
+  const VF shifted = hn::MulAdd(limited, hn::Set(df, 1.44269502F), magic);
+  const VF n = hn::Sub(shifted, magic);
+  const VF f = hn::MulAdd(limited, hn::Set(df, 1.92596303e-8F), hn::MulSub(limited, hn::Set(df, 1.44269502F), n));
+  const VF f2 = hn::Mul(f, f);
+  // 2^f, minimax on [-1/2, 1/2] with a relative error below 1.1e-8.
+  const VF p45 = hn::MulAdd(hn::Set(df, 1.54035122e-4F), f, hn::Set(df, 1.33907353e-3F));
+  const VF p23 = hn::MulAdd(hn::Set(df, 9.61823761e-3F), f, hn::Set(df, 5.55035733e-2F));
+  const VF p01 = hn::MulAdd(hn::Set(df, 0.240226492F), f, hn::Set(df, 0.693147182F));
+  const VF p = hn::MulAdd(hn::MulAdd(hn::MulAdd(p45, f2, p23), f2, p01), f, hn::Set(df, 1.0F));
+  // In two steps: 2^n may be subnormal.
+  const auto exponent = hn::BitCast(di, shifted);
+  const auto half = hn::ShiftRight<1>(hn::Sub(exponent, hn::Set(di, 0x4b400000)));
+  const auto rest = hn::Sub(hn::Sub(exponent, hn::Set(di, 0x4b400000)), half);
+  const VF scale_a = hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(half, hn::Set(di, 127))));
+  const VF scale_b = hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(rest, hn::Set(di, 127))));
+  return hn::IfThenElse(tiny, hn::Zero(df), hn::Mul(hn::Mul(p, scale_a), scale_b));
+}
+
+/// 1 / (1 + e^-x), by e^-|x|, which cannot overflow.
+HWY_INLINE VF logistic(VF x) {
+  const VF e = exp_negative(hn::Neg(hn::Abs(x)));
+  const VF numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(df)), e, hn::Set(df, 1.0F));
+  return hn::Div(numerator, hn::Add(e, hn::Set(df, 1.0F)));
+}
+
+/// Phi(x) = erfc(-x / sqrt 2) / 2; erfc(z) = e^(-z z) t P(t), t = 1 / (1 + 0.3 z), z >= 0: P is interpolated at Chebyshev nodes with a
+/// relative error of 6e-8.
+HWY_INLINE VF normal_cdf(VF x) {
+  const VF one = hn::Set(df, 1.0F);
+  const VF z = hn::Mul(hn::Abs(x), hn::Set(df, 0.707106781F));
+  const VF t = hn::Div(one, hn::MulAdd(z, hn::Set(df, 0.3F), one));
+  const VF u = hn::MulSub(t, hn::Set(df, 3.11111116F), hn::Set(df, 2.11111116F));
+  VF p = hn::Set(df, -1.37610205e-5F);
+  p = hn::MulAdd(p, u, hn::Set(df, -7.70050638e-5F));
+  p = hn::MulAdd(p, u, hn::Set(df, 1.35011672e-4F));
+  p = hn::MulAdd(p, u, hn::Set(df, 3.0565735e-3F));
+  p = hn::MulAdd(p, u, hn::Set(df, 1.72207995e-2F));
+  p = hn::MulAdd(p, u, hn::Set(df, 6.1054123e-2F));
+  p = hn::MulAdd(p, u, hn::Set(df, 0.156989941F));
+  p = hn::MulAdd(p, u, hn::Set(df, 0.306079107F));
+  p = hn::MulAdd(p, u, hn::Set(df, 0.455555201F));
+  const VF tail = hn::Mul(hn::Mul(hn::Mul(hn::Set(df, 0.5F), t), p), exp_negative(hn::Neg(hn::Mul(z, z))));
+  return hn::IfThenElse(hn::Lt(x, hn::Zero(df)), tail, hn::Sub(one, tail));
+}
+
+template <Act kAct>
+HWY_INLINE VF activate_vector(VF gate, VF up, float alpha, float limit) {
+  if constexpr (kAct == Act::silu) {
+    return hn::Mul(hn::Mul(gate, logistic(gate)), up);
+  } else if constexpr (kAct == Act::gelu) {
+    return hn::Mul(hn::Mul(gate, normal_cdf(gate)), up);
+  } else if constexpr (kAct == Act::gelu_tanh) {
+    const VF inner = hn::MulAdd(hn::Mul(gate, gate), hn::Set(df, 0.044715F), hn::Set(df, 1.0F));
+    return hn::Mul(hn::Mul(gate, logistic(hn::Mul(hn::Mul(gate, hn::Set(df, 1.59576912F)), inner))), up);
+  } else if constexpr (kAct == Act::swigluoai) {
+    const VF most = hn::Set(df, limit);
+    const VF g = hn::IfThenElse(hn::Gt(gate, most), most, gate);
+    VF u = hn::IfThenElse(hn::Gt(up, most), most, up);
+    u = hn::IfThenElse(hn::Lt(u, hn::Neg(most)), hn::Neg(most), u);
+    return hn::Mul(hn::Mul(g, logistic(hn::Mul(g, hn::Set(df, alpha)))), hn::Add(u, hn::Set(df, 1.0F)));
+  } else {
+    return hn::Mul(gate, up);
+  }
+}
+
+template <class L, Act kAct>
+void activate_as(bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit, float* out) {
+  if (!interleaved) {
+    for (std::int64_t i = 0; i < n; i += kLanes)
+      hn::StoreU(activate_vector<kAct>(load_part<L>(gate, i, n), load_part<L>(up, i, n), alpha, limit), df, out + i);
+    return;
+  }
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    alignas(64) float pairs[2 * kLanes];
+    alignas(64) float operands[2 * kLanes];
+    const std::int64_t count = n - i < kLanes ? n - i : kLanes;
+    hn::Store(load_part<L>(gate, 2 * i, 2 * n), df, pairs);
+    hn::Store(2 * count > kLanes ? load_part<L>(gate, 2 * i + kLanes, 2 * n) : hn::Zero(df), df, pairs + kLanes);
+    for (int e = 0; e < kLanes; ++e) {
+      operands[e] = pairs[2 * e];
+      operands[kLanes + e] = pairs[2 * e + 1];
+    }
+    hn::StoreU(activate_vector<kAct>(hn::Load(df, operands), hn::Load(df, operands + kLanes), alpha, limit), df, out + i);
+  }
+}
+
+template <class L>
+void activate_from(Act act, bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit,
+                   float* out) {
+  switch (act) {
+    case Act::silu: return activate_as<L, Act::silu>(interleaved, gate, up, n, alpha, limit, out);
+    case Act::gelu: return activate_as<L, Act::gelu>(interleaved, gate, up, n, alpha, limit, out);
+    case Act::gelu_tanh: return activate_as<L, Act::gelu_tanh>(interleaved, gate, up, n, alpha, limit, out);
+    case Act::swigluoai: return activate_as<L, Act::swigluoai>(interleaved, gate, up, n, alpha, limit, out);
+    default: return activate_as<L, Act::multiply>(interleaved, gate, up, n, alpha, limit, out);
+  }
+}
+
+void activate(Elem type, Act act, bool interleaved, const void* gate, const void* up, std::int64_t n, float alpha, float limit,
+              float* out) {
+  const auto* g = static_cast<const std::byte*>(gate);
+  const auto* u = static_cast<const std::byte*>(up);
+  switch (type) {
+    case Elem::f32: return activate_from<F32>(act, interleaved, g, u, n, alpha, limit, out);
+    case Elem::f16: return activate_from<F16>(act, interleaved, g, u, n, alpha, limit, out);
+    default: return activate_from<Bf16>(act, interleaved, g, u, n, alpha, limit, out);
+  }
+}
+
+float centre(float* x, std::int64_t n) {
+  VF sum = hn::Zero(df);
+  for (std::int64_t i = 0; i < n; i += kLanes) sum = hn::Add(sum, load_part<F32>(reinterpret_cast<const std::byte*>(x), i, n));
+  const VF mean = hn::Set(df, hn::GetLane(hn::SumOfLanes(df, sum)) / static_cast<float>(n));
+  VF squares = hn::Zero(df);
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const VF y = hn::Sub(hn::LoadU(df, x + i), mean);
+    squares = hn::MulAdd(y, y, squares);
+    hn::StoreU(y, df, x + i);
+  }
+  float rest = hn::GetLane(hn::SumOfLanes(df, squares));
+  for (; i < n; ++i) {
+    x[i] -= hn::GetLane(mean);
+    rest += x[i] * x[i];
+  }
+  return rest;
+}
+
+template <bool kWeight, bool kBias>
+HWY_INLINE VF scaled(const float* x, std::int64_t i, VF factor, const float* weight, const float* bias) {
+  VF y = hn::Mul(hn::LoadU(df, x + i), factor);
+  if constexpr (kWeight) y = hn::Mul(y, hn::LoadU(df, weight + i));
+  if constexpr (kBias) y = hn::Add(y, hn::LoadU(df, bias + i));
+  return y;
+}
+
+template <class T, bool kWeight, bool kBias>
+void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream,
+                    Ahead ahead) {
+  const VF f = hn::Set(df, factor);
+  std::int64_t asked = 0;
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    for (; asked < ahead.bytes && asked <= i * T::kBytes; asked += 64) __builtin_prefetch(ahead.data + asked, 0, 2);
+    store_part<T>(scaled<kWeight, kBias>(x, i, f, weight, bias), out, i, n, stream);
+  }
+}
+
+template <class T>
+void scale_store_to(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream,
+                    Ahead ahead) {
+  if (weight != nullptr && bias != nullptr) return scale_store_as<T, true, true>(x, n, factor, weight, bias, out, stream, ahead);
+  if (weight != nullptr) return scale_store_as<T, true, false>(x, n, factor, weight, bias, out, stream, ahead);
+  if (bias != nullptr) return scale_store_as<T, false, true>(x, n, factor, weight, bias, out, stream, ahead);
+  return scale_store_as<T, false, false>(x, n, factor, weight, bias, out, stream, ahead);
+}
+
+void scale_store(Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out, bool stream,
+                 Ahead ahead) {
+  auto* o = static_cast<std::byte*>(out);
+  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  switch (type) {
+    case Elem::f32: return scale_store_to<F32>(x, n, factor, weight, bias, o, stream, ahead);
+    case Elem::f16: return scale_store_to<F16>(x, n, factor, weight, bias, o, stream, ahead);
+    default: return scale_store_to<Bf16>(x, n, factor, weight, bias, o, stream, ahead);
+  }
+}
+
+void scale(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
+  scale_store_to<F32>(x, n, factor, weight, bias, reinterpret_cast<std::byte*>(x), false, {});
+}
+
+void rotate(abi::Rotation rotation, float* x, std::int64_t pairs, const float* cos, const float* sin) {
+  if (rotation == abi::Rotation::interleaved) {
+    for (std::int64_t i = 0; i < pairs; ++i) {
+      const float a = x[2 * i], b = x[2 * i + 1];
+      x[2 * i] = a * cos[i] - b * sin[i];
+      x[2 * i + 1] = a * sin[i] + b * cos[i];
+    }
+    return;
+  }
+  float* y = x + pairs;
+  std::int64_t i = 0;
+  for (; i + kLanes <= pairs; i += kLanes) {
+    const VF a = hn::LoadU(df, x + i), b = hn::LoadU(df, y + i), c = hn::LoadU(df, cos + i), s = hn::LoadU(df, sin + i);
+    hn::StoreU(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), df, x + i);
+    hn::StoreU(hn::Add(hn::Mul(a, s), hn::Mul(b, c)), df, y + i);
+  }
+  for (; i < pairs; ++i) {
+    const float a = x[i], b = y[i];
+    x[i] = a * cos[i] - b * sin[i];
+    y[i] = a * sin[i] + b * cos[i];
+  }
+}
+
+float largest(const float* x, std::int64_t n) {
+  const auto infinity = hn::Set(di, 0x7f800000);
+  auto most = hn::Zero(di);
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const VF y = load_part<F32>(reinterpret_cast<const std::byte*>(x), i, n);
+    const auto magnitude = hn::BitCast(di, hn::Abs(y));
+    most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, infinity), magnitude));
+  }
+  return hn::GetLane(hn::MaxOfLanes(df, hn::BitCast(df, most)));
+}
+
+/// Divides where there is something to divide by: x / 1 is x, but NaN payloads and time are saved.
+template <class T>
+void store_as(const float* x, std::int64_t n, float scale, std::byte* out, bool stream) {
+  if (scale == 1.0F) {
+    for (std::int64_t i = 0; i < n; i += kLanes) store_part<T>(hn::LoadU(df, x + i), out, i, n, stream);
+  } else {
+    const VF divisor = hn::Set(df, scale);
+    for (std::int64_t i = 0; i < n; i += kLanes) store_part<T>(hn::Div(hn::LoadU(df, x + i), divisor), out, i, n, stream);
+  }
+}
+
+/// Two codes to a byte.
+void store_e2m1(const float* x, std::int64_t n, float scale, std::uint8_t* out) {
+  const VF divisor = hn::Set(df, scale);
+  alignas(64) std::uint8_t codes[kLanes];
+  const hn::Rebind<std::uint8_t, DF> d8;
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, E2m1::encode(hn::Div(hn::LoadU(df, x + i), divisor)))), d8, codes);
+    const int count = static_cast<int>(n - i < kLanes ? n - i : kLanes);
+    if (count % 2 != 0) codes[count] = 0;  // never the last lane: kLanes is even
+    for (int e = 0; e < count; e += 2) out[(i + e) / 2] = static_cast<std::uint8_t>(codes[e] | codes[e + 1] << 4);
+  }
+}
+
+void store(Elem type, const float* x, std::int64_t n, float scale, void* out, bool stream) {
+  auto* o = static_cast<std::byte*>(out);
+  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  switch (type) {
+    case Elem::f32: return store_as<F32>(x, n, scale, o, stream);
+    case Elem::f16: return store_as<F16>(x, n, scale, o, stream);
+    case Elem::bf16: return store_as<Bf16>(x, n, scale, o, stream);
+    case Elem::e4m3: return store_as<E4m3>(x, n, scale, o, stream);
+    case Elem::e5m2: return store_as<E5m2>(x, n, scale, o, stream);
+    case Elem::i8: return store_as<I8>(x, n, scale, o, stream);
+    default: return store_e2m1(x, n, scale, static_cast<std::uint8_t*>(out));
+  }
+}
+
+void flush() { hwy::FlushStream(); }
+
+Kernels table() {
+  return {.load = load,
+          .load_sum = load_sum,
+          .activate = activate,
+          .centre = centre,
+          .scale = scale,
+          .scale_store = scale_store,
+          .rotate = rotate,
+          .largest = largest,
+          .store = store,
+          .flush = flush};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace girih::rows
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace girih::rows {
+
+Kernels kernels(CpuTarget target) {
+#if GIRIH_HAVE_AVX3
+  if (target == CpuTarget::avx3 || target == CpuTarget::avx3_bf16) return N_AVX3::table();
+#endif
+#if GIRIH_HAVE_AVX2
+  if (target == CpuTarget::avx2) return N_AVX2::table();
+#endif
+#if GIRIH_HAVE_NEON
+  if (target == CpuTarget::neon) return N_NEON::table();
+#endif
+  return N_EMU128::table();
+}
+
+}  // namespace girih::rows
+#endif
