@@ -1,4 +1,4 @@
-// `girih bench machine | plan | attention`: options, filters and result files. The measuring is in bench_*.cc.
+// `girih bench machine | plan | attention | norm | activation`: options, filters and result files. The measuring is in bench_*.cc.
 #include <fmt/format.h>
 #include <fnmatch.h>
 
@@ -34,7 +34,8 @@ struct Subcommand {
 
 void run_bench(BenchOptions options, const Subcommand& subcommand, int& exit_code) {
   if (options.list) {
-    const auto all = options.backend == "cuda" ? gpu_attention_case_names : subcommand.case_names;
+    const bool gpu_attention = options.backend == "cuda" && std::string_view(subcommand.name) == "attention";
+    const auto all = gpu_attention ? gpu_attention_case_names : subcommand.case_names;
     const std::vector<std::string> names = choose_cases(options, all());
     if (options.json.empty()) {
       for (const std::string& name : names) fmt::print("{}\n", name);
@@ -75,13 +76,15 @@ Context bench_context(const BenchOptions& options) {
 }
 
 void add_bench_command(CLI::App& app, int& exit_code, AllocationCount allocation_count) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure: the machine, planning, attention");
+  CLI::App* bench = app.add_subcommand("bench", "Measure: the machine, planning, operators");
   bench->require_subcommand(1);
   const std::vector<Subcommand> subcommands = {
       {"machine", "Ceilings: reading memory, f32 multiply-add, bf16 dot product", machine_case_names, bench_machine},
       {"plan", "Time, size and balance of plan()", plan_case_names,
        [allocation_count](const BenchOptions& options) { return bench_plan(options, allocation_count); }},
-      {"attention", "Attention beside the machine's ceilings", attention_case_names, bench_attention, describe_attention_cases}};
+      {"attention", "Attention beside the machine's ceilings", attention_case_names, bench_attention, describe_attention_cases},
+      {"norm", "RMSNorm and LayerNorm beside the rate of memory", norm_case_names, bench_norm},
+      {"activation", "Gated activations beside the rate of memory", activation_case_names, bench_activation}};
   for (const Subcommand& subcommand : subcommands) {
     CLI::App* command = bench->add_subcommand(subcommand.name, subcommand.about);
     const auto o = std::make_shared<BenchOptions>();
@@ -97,10 +100,13 @@ void add_bench_command(CLI::App& app, int& exit_code, AllocationCount allocation
     if (std::string_view(subcommand.name) != "machine") {
       command->add_option("--target", o->target, "SIMD target: best, scalar, avx2, avx3, avx3_bf16, neon")->capture_default_str();
     }
-    if (std::string_view(subcommand.name) == "attention") {
+    const bool attention = std::string_view(subcommand.name) == "attention";
+    if (std::string_view(subcommand.name) != "machine" && std::string_view(subcommand.name) != "plan") {
       command->add_option("--backend", o->backend, "cpu, or cuda: CUDA device 0")
           ->check(CLI::IsMember({"cpu", "cuda"}))
           ->capture_default_str();
+    }
+    if (attention) {
       command->add_option("--family", o->family, "CUDA: one family's kernels (floor, mma) in place of the table's choice");
     }
     command->add_flag("--list", o->list, "List the cases");
