@@ -1,7 +1,8 @@
-// The row operators' kernels through NVRTC: every case of cases/rows.h for sm_90a, some of them for every architecture; no spills.
+// The row operators' kernels through NVRTC: every case of cases/rows.h and rope.h for sm_90a, some of them for every architecture; no spills.
 // ctest: shards=2 timeout=600
 #include <gtest/gtest.h>
 
+#include "cases/rope.h"
 #include "cases/rows.h"
 #include "cuda/driver.h"
 #include "jit/compiler.h"
@@ -11,9 +12,9 @@
 namespace girih {
 namespace {
 
-jit::Cubin compile(const cases::RowsCase& c, const std::string& target) {
-  cases::RowsProblem problem(c);
-  rows::Launch launch = problem.describe({DeviceKind::cuda, 0});
+constexpr Device kDevice{DeviceKind::cuda, 0};
+
+jit::Cubin compile(rows::Launch launch, const std::string& target) {
   const rows::Shape shape = rows::shape_launch(launch);
   std::string name;
   std::string source = rows::source_of(launch, shape, name);
@@ -24,7 +25,7 @@ jit::Cubin compile(const cases::RowsCase& c, const std::string& target) {
 class RowsTargets : public testing::TestWithParam<cases::RowsCase> {};
 
 TEST_P(RowsTargets, CompileWithoutSpills) {
-  const jit::Cubin cubin = compile(GetParam(), "sm_90a");
+  const jit::Cubin cubin = compile(cases::RowsProblem(GetParam()).describe(kDevice), "sm_90a");
   EXPECT_EQ(cubin.resources.spill_stores, 0) << cubin.name;
   EXPECT_EQ(cubin.resources.stack_bytes, 0) << cubin.name;
   EXPECT_LE(cubin.resources.registers, 128) << cubin.name;
@@ -32,11 +33,19 @@ TEST_P(RowsTargets, CompileWithoutSpills) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, RowsTargets, testing::ValuesIn(cases::rows_cases()), [](const auto& info) { return info.param.name; });
 
+TEST(Rows, RopeCompilesWithoutSpills) {
+  for (const cases::RopeCase& c : cases::rope_cases()) {
+    const jit::Cubin cubin = compile(cases::RopeProblem(c).describe(kDevice), "sm_90a");
+    EXPECT_EQ(cubin.resources.spill_stores, 0) << cubin.name;
+    EXPECT_LE(cubin.resources.registers, 128) << cubin.name;
+  }
+}
+
 TEST(Rows, CompileForEveryArchitecture) {
   for (const cases::RowsCase& c : cases::rows_cases()) {
     if (c.name != "rms_nvfp4" && c.name != "rms_hidden_4096" && c.name != "swigluoai_mx") continue;
     for (const int arch : cuda::example_archs()) {
-      const jit::Cubin cubin = compile(c, cuda::nvrtc_arch(arch));
+      const jit::Cubin cubin = compile(cases::RowsProblem(c).describe(kDevice), cuda::nvrtc_arch(arch));
       EXPECT_EQ(cubin.resources.spill_stores, 0) << c.name << " for " << arch;
     }
   }

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "cases/rope.h"
 #include "cases/rows.h"
 #include "girih/error.h"
 
@@ -19,6 +20,19 @@ TEST(Rows, CasesMatchTheReference) {
       const Context context(ContextOptions{.num_workers = workers, .target = target});
       for (const RowsCase& c : cases::rows_cases()) {
         RowsProblem p(c);
+        p.run(context);
+        EXPECT_TRUE(p.matches()) << name(target) << ", " << workers << " workers";
+      }
+    }
+  }
+}
+
+TEST(Rows, RopeCasesMatchTheReference) {
+  for (const CpuTarget target : available_cpu_targets()) {
+    for (const int workers : {1, 3}) {
+      const Context context(ContextOptions{.num_workers = workers, .target = target});
+      for (const cases::RopeCase& c : cases::rope_cases()) {
+        cases::RopeProblem p(c);
         p.run(context);
         EXPECT_TRUE(p.matches()) << name(target) << ", " << workers << " workers";
       }

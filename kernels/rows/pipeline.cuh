@@ -223,7 +223,8 @@ struct Pipeline {
       for (int i = 0; i < kLen; ++i) s_row[dim_of(i / kVec) + i % kVec] = x[i];
       sync_row();
     }
-    // Whole vectors of one half's pairs: the table is read as vectors.
+    // Whole vectors of pairs: the table is read as vectors, too.
+    constexpr bool kPairs = kC.aligned && kC.rotation == Rotation::interleaved && kC.rotary_begin % kVec == 0 && kC.rotary % (2 * kVec) == 0;
     constexpr bool kVectors = kC.aligned && kC.rotation == Rotation::half && kC.rotary_begin % kVec == 0 && kHalf % kVec == 0;
 #pragma unroll
     for (int v = 0; v < kC.vectors; ++v) {
@@ -240,6 +241,19 @@ struct Pipeline {
         for (int e = 0; e < kVec; ++e) {
           float& y = x[v * kVec + e];
           y = y * c[e] + (upper ? partner[e] : -partner[e]) * s[e];
+        }
+      } else if constexpr (kPairs) {
+        if (d < 0 || d >= kC.rotary) continue;
+        float c[kVec / 2], s[kVec / 2];
+        load_dense<float>(c, reinterpret_cast<const u8*>(cos), d / 2, kHalf, true);
+        load_dense<float>(s, reinterpret_cast<const u8*>(sin), d / 2, kHalf, true);
+#pragma unroll
+        for (int e = 0; e < kVec / 2; ++e) {
+          float& a = x[v * kVec + 2 * e];
+          float& b = x[v * kVec + 2 * e + 1];
+          const float turned = a * c[e] - b * s[e];
+          b = a * s[e] + b * c[e];
+          a = turned;
         }
       } else {
 #pragma unroll

@@ -56,7 +56,7 @@ bool is_aligned(const abi::RowsParams& p, const PartConfig& c, const RowPart& a)
   for (const unsigned char* w : {a.weight, a.bias}) {
     if (w != nullptr && (!multiple(w, 16) || a.weight_head_stride % 16 != 0)) return false;
   }
-  return c.rotation != Rotation::half || (multiple(p.cos_sin, 16) && p.cos_sin_stride % 4 == 0 && c.rotary % 8 == 0);
+  return c.rotation == Rotation::none || (multiple(p.cos_sin, 16) && p.cos_sin_stride % 4 == 0 && c.rotary % 8 == 0);
 }
 
 /// Whether a stage must see a row whole.
@@ -182,7 +182,9 @@ void run_on_device(const Context& context, std::string_view op, const Launch& gi
   if (shape.num_items == 0) return;
   const cuda::CurrentDevice current(*runtime.device);
   const cuda::DeviceInfo& info = runtime.device->info();
-  const std::int64_t blocks = std::min(shape.num_items, resident_blocks(info, *kernel, shape));
+  // As many blocks as are at work at once, or fewer that all do the same number of rounds.
+  const std::int64_t rounds = ceil_div(shape.num_items, resident_blocks(info, *kernel, shape));
+  const std::int64_t blocks = ceil_div(shape.num_items, rounds);
   runtime.device->driver().launch({.function = kernel->function,
                                    .num_blocks = static_cast<int>(blocks),
                                    .num_threads = shape.num_threads,

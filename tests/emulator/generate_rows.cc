@@ -1,4 +1,4 @@
-// girih_emulated_row_kernels DIRECTORY SHARDS: writes the generated sources of the kernels that the cases of cases/rows.h need, as C++ for
+// girih_emulated_row_kernels DIRECTORY SHARDS: writes the generated sources of the kernels that the cases of cases/rows.h and rope.h need, as C++ for
 // the emulator: rows_0.cc .. rows_N.cc, and rows_kernels.cc, which lists them.
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cases/rope.h"
 #include "cases/rows.h"
 #include "emulator/row_kernels.h"
 
@@ -26,9 +27,11 @@ void generate(const std::string& directory, std::size_t num_shards) {
   std::vector<std::string> shards(num_shards);
   std::set<std::string> seen;
   std::string declarations, rows;
-  for (const cases::RowsCase& c : cases::rows_cases()) {
-    cases::RowsProblem problem(c);
-    rows::Launch launch = problem.describe({DeviceKind::cuda, 0});
+  constexpr Device kDevice{DeviceKind::cuda, 0};
+  std::vector<rows::Launch> launches;
+  for (const cases::RowsCase& c : cases::rows_cases()) launches.push_back(cases::RowsProblem(c).describe(kDevice));
+  for (const cases::RopeCase& c : cases::rope_cases()) launches.push_back(cases::RopeProblem(c).describe(kDevice));
+  for (rows::Launch& launch : launches) {
     const rows::Shape shape = rows::shape_launch(launch);
     std::string name;
     const std::string source = rows::source_of(launch, shape, name);
