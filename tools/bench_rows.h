@@ -1,4 +1,4 @@
-// The cases of `girih bench norm | activation`: shapes of decode and prefill steps of served models, on either backend.
+// The cases of `girih bench norm | activation | rope`: shapes of decode and prefill steps of served models, on either backend.
 #pragma once
 
 #include <functional>
@@ -20,6 +20,7 @@ class BenchMemory {
 
   /// A dense tensor; quantised types and scales start as zeros.
   TensorView tensor(DType type, std::initializer_list<std::int64_t> shape);
+  TensorView indices(const std::vector<std::int64_t>& values);  ///< i64
   const Context& context() const { return context_; }
 
  private:
@@ -41,7 +42,7 @@ struct RowsBenchCase {
   std::function<BenchCall(BenchMemory& memory)> prepare;
 };
 
-/// Of one subcommand ("norm", "activation"), or all.
+/// Of one subcommand ("norm", "activation", "rope").
 std::vector<RowsBenchCase> rows_bench_cases(const std::string& op);
 
 }  // namespace girih::tools

@@ -10,6 +10,7 @@
 #include "cuda/runtime.h"
 #include "girih/activation.h"
 #include "girih/norm.h"
+#include "girih/rope.h"
 #include "tools/bench_rows.h"
 
 namespace girih::tools {
@@ -143,7 +144,136 @@ void add_activations(std::vector<RowsBenchCase>& all) {
   }
 }
 
+struct RopeCase {
+  std::string name;
+  std::int64_t q_heads = 32, k_heads = 8, dim = 128;
+  bool interleaved = false, norm = false, append = false;
+  DType cache = DType::bf16;
+  bool mla = false;
+};
+
+constexpr std::int64_t kPageSize = 16;
+
+/// Appends of one request whose list holds the new tokens only, by a plan on a GPU and by a batch on the CPU.
+struct AppendSetup {
+  std::vector<std::int64_t> indptr, kv_len, kv_indptr;
+  std::vector<std::int32_t> pages;
+  std::unique_ptr<Schedule> schedule;
+  std::unique_ptr<Plan> plan;
+  std::unique_ptr<DevicePlan> on_device;
+  TensorView pages_on_device{};
+
+  AppendSetup(BenchMemory& m, std::int64_t rows) : indptr{0, rows}, kv_len{rows}, kv_indptr{0, ceil_div(rows, kPageSize)} {
+    for (std::int64_t i = 0; i < kv_indptr[1]; ++i) pages.push_back(static_cast<std::int32_t>(kv_indptr[1] - 1 - i));
+    if (m.context().device().kind == DeviceKind::cpu) return;
+    AttentionSpec spec;
+    spec.num_qo_heads = spec.num_kv_heads = 1;
+    spec.head_dim_qk = spec.head_dim_vo = 64;
+    schedule = std::make_unique<Schedule>(girih::schedule(m.context(), spec, {.max_tokens = rows, .max_requests = 1, .max_kv_len = rows}));
+    plan = std::make_unique<Plan>(*schedule);
+    KvSegment segment;
+    segment.page_size = kPageSize;
+    segment.kv_indptr = kv_indptr;
+    segment.kv_len = kv_len;
+    plan->update({.qo_indptr = indptr, .segments = {&segment, 1}});
+    on_device = std::make_unique<DevicePlan>(m.context(), *schedule);
+    on_device->upload(*plan);
+    pages_on_device = m.tensor(DType::i32, {std::ssize(pages)});
+    const cuda::CurrentDevice current(*m.context().cuda().device);
+    const cuda::Driver& driver = m.context().cuda().device->driver();
+    driver.copy_to_device(reinterpret_cast<cuda::Pointer>(pages_on_device.data), pages.data(), std::ssize(pages) * 4, nullptr);
+    driver.synchronize(nullptr);
+  }
+};
+
+void add_ropes(std::vector<RowsBenchCase>& all) {
+  const RopeCase cases[] = {
+      {.name = "rope_32x8x128"},
+      {.name = "rope_interleaved_32x8x128", .interleaved = true},
+      {.name = "rope_qk_norm_32x8x128", .norm = true},
+      {.name = "rope_append_32x8x128", .append = true},
+      {.name = "rope_append_e4m3_32x8x128", .append = true, .cache = DType::e4m3},
+      {.name = "rope_qk_norm_append_32x8x128", .norm = true, .append = true},
+      {.name = "mla_rope_append_128x64", .q_heads = 128, .k_heads = 1, .dim = 64, .interleaved = true, .append = true, .mla = true},
+  };
+  for (const RopeCase& c : cases) {
+    for (const std::int64_t rows : kRowCounts) {
+      const double q = static_cast<double>(rows * c.q_heads * c.dim), k = static_cast<double>(rows * c.k_heads * c.dim);
+      const double latent = c.mla ? static_cast<double>(rows * 512) : 0;
+      const double out = static_cast<double>(bits(c.cache)) / 8;
+      const double moved = q * 4 + k * (2 + out) + (c.append && !c.mla ? k * (2 + out) : 0) + latent * (2 + out) + static_cast<double>(rows * c.dim) * 4;
+      all.push_back({"rope", fmt::format("{}_r{}", c.name, rows), rows, moved, [c, rows](BenchMemory& m) -> BenchCall {
+                       RopeAppendArgs a;
+                       RopeArgs& r = a.rope;
+                       r.q = r.q_out = m.tensor(DType::bf16, {rows, c.q_heads, c.dim});
+                       r.k = m.tensor(DType::bf16, {rows, c.k_heads, c.dim});
+                       r.cos_sin = m.tensor(DType::f32, {rows, c.dim});
+                       r.interleaved = c.interleaved;
+                       if (c.norm) r.q_weight = r.k_weight = m.tensor(DType::bf16, {c.dim});
+                       if (!c.append) {
+                         // One request from position 0.
+                         r.k_out = r.k;
+                         r.indptr = m.indices({0, rows});
+                         r.offsets = m.indices({0});
+                         return [&m, r](void* stream) { rope(m.context(), r, stream); };
+                       }
+                       const auto setup = std::make_shared<AppendSetup>(m, rows);
+                       KvStore store;
+                       store.page_size = kPageSize;
+                       store.num_pages = std::ssize(setup->pages);
+                       const auto plane = [&](std::int64_t dim) {
+                         KvPlane p;
+                         p.dtype = c.cache;
+                         p.head_byte_stride = bytes(c.cache, dim);
+                         p.token_byte_stride = p.head_byte_stride * c.k_heads;
+                         p.page_byte_stride = p.token_byte_stride * kPageSize;
+                         p.data = m.tensor(c.cache, {store.num_pages * kPageSize, c.k_heads, dim}).data;
+                         if (bits(c.cache) == 8) {
+                           p.scales.granularity = ScaleGranularity::tensor;
+                           p.scales.data = make_quantization(m, c.cache, QuantScale::tensor, rows, dim).scales.data;
+                         }
+                         return p;
+                       };
+                       if (c.mla) {
+                         a.k_nope = m.tensor(DType::bf16, {rows, 1, 512});
+                         store.k = plane(512);
+                         store.k_rope = plane(c.dim);
+                       } else {
+                         a.v = m.tensor(DType::bf16, {rows, c.k_heads, c.dim});
+                         store.k = plane(c.dim);
+                         store.v = plane(c.dim);
+                       }
+                       return [&m, a, setup, store](void* stream) {
+                         if (setup->on_device != nullptr) {
+                           const std::span<const std::int32_t> pages(static_cast<const std::int32_t*>(setup->pages_on_device.data), setup->pages.size());
+                           return rope_append(m.context(), *setup->on_device, store, pages, a, 0, stream);
+                         }
+                         AppendBatch batch;
+                         batch.append_indptr = setup->indptr;
+                         batch.kv_len = setup->kv_len;
+                         batch.kv_indptr = setup->kv_indptr;
+                         batch.kv_indices = setup->pages;
+                         rope_append(m.context(), store, batch, a, stream);
+                       };
+                     }});
+    }
+  }
+}
+
 }  // namespace
+
+TensorView BenchMemory::indices(const std::vector<std::int64_t>& values) {
+  TensorView view = tensor(DType::i64, {std::ssize(values)});
+  if (context_.device().kind == DeviceKind::cpu) {
+    std::memcpy(view.data, values.data(), values.size() * 8);
+    return view;
+  }
+  const cuda::CurrentDevice current(*context_.cuda().device);
+  const cuda::Driver& driver = context_.cuda().device->driver();
+  driver.copy_to_device(reinterpret_cast<cuda::Pointer>(view.data), values.data(), std::ssize(values) * 8, nullptr);
+  driver.synchronize(nullptr);
+  return view;
+}
 
 TensorView BenchMemory::tensor(DType type, std::initializer_list<std::int64_t> shape) {
   TensorView view(nullptr, type, shape, context_.device());
@@ -172,6 +302,7 @@ std::vector<RowsBenchCase> rows_bench_cases(const std::string& op) {
   std::vector<RowsBenchCase> all;
   if (op == "norm") add_norms(all);
   if (op == "activation") add_activations(all);
+  if (op == "rope") add_ropes(all);
   return all;
 }
 

@@ -15,8 +15,8 @@ enum class Norm : std::uint8_t { none, rms, layer };
 enum class Act : std::uint8_t { none, silu, gelu, gelu_tanh, swigluoai, multiply };
 enum class Rotation : std::uint8_t { none, half, interleaved };
 /// Where scales come from: given (one, or one a head), computed for a row and head (f32), or for a block (nvfp4: 16 and e4m3; mxfp4 and
-/// `mx`: 32 and e8m0; `block`: 128 and f32).
-enum class Scaling : std::uint8_t { none, tensor, head, row, block, mx };
+/// `mx`: 32 and e8m0; `block`: 128 and f32; `tile`: 128 x 128 and f32, by a kernel of its own).
+enum class Scaling : std::uint8_t { none, tensor, head, row, block, mx, tile };
 
 /// One part's pipeline; all of it is known at compile time.
 struct PartConfig {
@@ -93,6 +93,17 @@ struct RowsParams {
   const PlanHeader* plan;
   const std::int32_t* kv_indices;
   FastDivider page_size;
+};
+
+struct PackBitsParams {
+  const unsigned char* x;
+  unsigned char* out;
+  const std::int64_t* indptr;      // [segments + 1] bits, or null: all of x is one segment
+  const std::int64_t* out_indptr;  // [segments + 1] bytes, or null
+  std::int64_t num_segments;
+  std::int64_t num_bits;
+  std::int64_t num_bytes;
+  std::int32_t big;
 };
 
 /// Where the scale of `column` of `row` lies in tiles of 128 x 4: the 32 x 16 byte order that block-scaled matrix instructions read.

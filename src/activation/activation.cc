@@ -17,7 +17,7 @@ constexpr std::string_view kOp = "activate";
 rows::Launch describe_activation(Device device, Activation activation, const ActivationArgs& args) {
   static_assert(static_cast<int>(Activation::multiply) + 1 == static_cast<int>(abi::Act::multiply));
   if (static_cast<int>(activation) > static_cast<int>(Activation::multiply)) fail(Code::invalid_argument, kOp, "activation={} is unknown", static_cast<int>(activation));
-  const rows::Checker check{kOp, device};
+  const rows::Checker check{.op = kOp, .device = device};
   const rows::RowShape whole = check.shape("x", args.x);
   if (whole.has_heads) fail(Code::invalid_argument, kOp, "x has rank 3; must be 2: [rows, dim]");
   const bool two = args.up.rank != 0;

@@ -10,7 +10,7 @@
 namespace girih {
 
 rows::Launch describe_norm(std::string_view op, Device device, abi::Norm norm, const NormArgs& args) {
-  const rows::Checker check{op, device};
+  const rows::Checker check{.op = op, .device = device};
   const rows::RowShape shape = check.shape("x", args.x);
   rows::Launch launch;
   launch.params.rows = shape.rows;

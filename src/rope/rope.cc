@@ -205,7 +205,7 @@ TensorView first_rows(const Checker& check, std::string_view name, TensorView t,
 }  // namespace
 
 Launch describe_rope(Device device, const RopeArgs& args) {
-  const Checker check{kRope, device};
+  const Checker check{.op = kRope, .device = device};
   if (args.q.rank == 0 && args.k.rank == 0) fail(Code::invalid_argument, kRope, "neither q nor k is given; there is nothing to rotate");
   Launch launch;
   describe_table(check, args, launch);
@@ -230,7 +230,7 @@ Launch describe_rope(Device device, const RopeArgs& args) {
 void rope(const Context& context, const RopeArgs& args, void* stream) { rows::run(context, kRope, describe_rope(context.device(), args), stream); }
 
 Launch describe_rope_append(Device device, const KvStore& store, std::int64_t num_rows, const RopeAppendArgs& args) {
-  const Checker check{kRopeAppend, device};
+  const Checker check{.op = kRopeAppend, .device = device};
   const RopeArgs& r = args.rope;
   page::check_pages(kRopeAppend, store);
   if (r.k.rank == 0) fail(Code::invalid_argument, kRopeAppend, "rope.k is not given; there is nothing to append");
@@ -305,7 +305,7 @@ void rope_append(const Context& context, const KvStore& store, const AppendBatch
   const AppendPlaces at = append_places(kRopeAppend, store, batch);
   const std::int64_t num_rows = std::ssize(at.places);
   Launch launch = describe_rope_append(context.device(), store, num_rows, args);
-  const Checker check{kRopeAppend, context.device()};
+  const Checker check{.op = kRopeAppend, .device = context.device()};
   describe_positions(check, args.rope, num_rows, false, launch);
   const bool own_positions = launch.params.positions == nullptr && launch.params.indptr == nullptr;
   for (std::size_t i = 0; own_positions && i < at.positions.size(); ++i) {
@@ -357,7 +357,7 @@ void rope_append(const Context& context, const DevicePlan& plan, const KvStore& 
   }
   if (num_rows < view.header->num_tokens) fail(Code::invalid_argument, kRopeAppend, "tensors have {} rows; the plan has {} query tokens", num_rows, view.header->num_tokens);
   Launch launch = describe_rope_append(context.device(), store, num_rows, args);
-  describe_positions({kRopeAppend, context.device()}, args.rope, num_rows, false, launch);
+  describe_positions({.op = kRopeAppend, .device = context.device()}, args.rope, num_rows, false, launch);
   launch.params.plan = reinterpret_cast<const abi::PlanHeader*>(state.blob.data());
   launch.params.segment = static_cast<std::int32_t>(segment);
   launch.params.kv_indices = kv_indices.data();

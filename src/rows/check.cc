@@ -96,21 +96,32 @@ abi::RowTensor Checker::source(std::string_view name, const TensorView& t, const
   return row_tensor(t, shape);
 }
 
-abi::RowTensor Checker::output(std::string_view name, const TensorView& t, const RowShape& shape) const {
+namespace {
+
+/// Rows of 4-bit codes are dense and begin at whole bytes.
+void check_packed(const Checker& c, std::string_view name, const TensorView& t, std::int64_t dim) {
+  const auto last = static_cast<std::size_t>(t.rank - 1);
+  if (dim > 1 && t.strides[last] != 1)
+    fail(Code::invalid_argument, c.op, "{}.strides[{}]={} with dtype {}; 4-bit rows are dense, use 1", name, last, t.strides[last], girih::name(t.dtype));
+  for (std::size_t i = 0; i < last; ++i) {
+    if (t.shape[i] > 1 && t.strides[i] % 2 != 0)
+      fail(Code::invalid_argument, c.op, "{}.strides[{}]={} with dtype {}; 4-bit rows begin at whole bytes, use an even stride", name, i, t.strides[i],
+           girih::name(t.dtype));
+  }
+}
+
+}  // namespace
+
+abi::RowTensor Checker::codes(std::string_view name, const TensorView& t, const RowShape& shape) const {
   if (!is_numeric(t.dtype)) fail(Code::invalid_argument, op, "{} is {}; must be f32, f16, bf16, e4m3, e5m2, i8, nvfp4 or mxfp4", name, girih::name(t.dtype));
   check_view(*this, name, t, shape);
+  if (bits(t.dtype) == 4) check_packed(*this, name, t, shape.dim);
+  return row_tensor(t, shape);
+}
+
+abi::RowTensor Checker::output(std::string_view name, const TensorView& t, const RowShape& shape) const {
+  const abi::RowTensor out = codes(name, t, shape);
   const bool packed = bits(t.dtype) == 4;
-  const auto last = static_cast<std::size_t>(t.rank - 1);
-  if (packed) {
-    if (shape.dim > 1 && t.strides[last] != 1)
-      fail(Code::invalid_argument, op, "{}.strides[{}]={} with dtype {}; 4-bit rows are dense, use 1", name, last, t.strides[last], girih::name(t.dtype));
-    for (std::size_t i = 0; i < last; ++i) {
-      if (t.shape[i] > 1 && t.strides[i] % 2 != 0)
-        fail(Code::invalid_argument, op, "{}.strides[{}]={} with dtype {}; 4-bit rows begin at whole bytes, use an even stride", name, i, t.strides[i],
-             girih::name(t.dtype));
-    }
-  }
-  const abi::RowTensor out = row_tensor(t, shape);
   const std::int64_t unit = packed ? (shape.dim + 1) / 2 : bits(t.dtype) / 8;
   if (!distinct_places({Axis{shape.rows, out.row_stride}, {shape.heads, out.head_stride}, {packed ? 1 : shape.dim, out.dim_stride}}, unit))
     fail(Code::invalid_argument, op, "{}.strides let elements share memory; what is written needs places of its own", name);
@@ -135,14 +146,14 @@ std::int64_t Checker::weight(std::string_view name, const TensorView& t, const R
 
 namespace {
 
-constexpr std::string_view kScaleNames[] = {"none", "tensor", "token", "block", "mx"};
+constexpr std::string_view kScaleNames[] = {"none", "tensor", "token", "block", "mx", "tile"};
 
 /// Which of QuantScale a type takes, for messages.
 std::string_view scales_of(DType t) {
   switch (t) {
     case DType::e4m3:
-    case DType::e5m2: return "tensor, token, block or mx";
-    case DType::i8: return "tensor, token or block";
+    case DType::e5m2: return "tensor, token, block, mx or (quantize) tile";
+    case DType::i8: return "tensor, token, block or (quantize) tile";
     case DType::nvfp4:
     case DType::mxfp4: return "block";
     default: return "none";
@@ -152,7 +163,7 @@ std::string_view scales_of(DType t) {
 bool takes(DType t, QuantScale s) {
   if (bits(t) > 8) return s == QuantScale::none;
   if (bits(t) == 4) return s == QuantScale::block;
-  return s == QuantScale::tensor || s == QuantScale::token || s == QuantScale::block || (s == QuantScale::mx && t != DType::i8);
+  return s == QuantScale::tensor || s == QuantScale::token || s == QuantScale::block || s == QuantScale::tile || (s == QuantScale::mx && t != DType::i8);
 }
 
 void check_scale_type(const Checker& c, const TensorView& scales, DType out, QuantScale scale) {
@@ -165,12 +176,12 @@ void check_scale_type(const Checker& c, const TensorView& scales, DType out, Qua
     fail(Code::invalid_argument, c.op, "quantization.scales.device={}; the context is for {}", girih::name(scales.device), girih::name(c.device));
 }
 
-/// Computed scales [rows (, heads) (, blocks)], or in swizzled tiles.
-void check_computed(const Checker& c, const Quantization& q, const RowShape& shape, std::int64_t block, Launch::Part part) {
+/// Scales [rows (, heads) (, blocks)], or in swizzled tiles; `given`: they are read.
+void check_computed(const Checker& c, const Quantization& q, const RowShape& shape, std::int64_t block, bool given, Launch::Part part) {
   const TensorView& s = q.scales;
   const std::int64_t blocks = block > 0 ? ceil_div(shape.dim, block) : 1;
   const std::int64_t element = bits(s.dtype) / 8;
-  if (shape.rows > 0 && s.data == nullptr) fail(Code::invalid_argument, c.op, "quantization.scales.data is null; scales are computed and stored");
+  if (shape.rows > 0 && s.data == nullptr) fail(Code::invalid_argument, c.op, "quantization.scales.data is null; {}", given ? "codes need scales" : "scales are computed and stored");
   if (q.swizzled) {
     if (element != 1 || shape.has_heads)
       fail(Code::invalid_argument, c.op, "quantization.swizzled; only block scales of one byte, of rows without heads, have that order");
@@ -202,23 +213,25 @@ void check_computed(const Checker& c, const Quantization& q, const RowShape& sha
   part.args.scale_row_stride = s.strides[0] * element;
   part.args.scale_head_stride = shape.has_heads ? s.strides[1] * element : 0;
   part.args.scale_block_stride = block > 0 ? s.strides[static_cast<std::size_t>(rank - 1)] * element : 0;
-  if (!distinct_places({Axis{shape.rows, part.args.scale_row_stride}, {shape.heads, part.args.scale_head_stride}, {blocks, part.args.scale_block_stride}}, element))
+  if (!given && !distinct_places({Axis{shape.rows, part.args.scale_row_stride}, {shape.heads, part.args.scale_head_stride}, {blocks, part.args.scale_block_stride}}, element))
     fail(Code::invalid_argument, c.op, "quantization.scales.strides let scales share memory; what is written needs places of its own");
 }
 
 }  // namespace
 
-void Checker::quantization(const Quantization& q, const TensorView& out, const RowShape& shape, Launch::Part part) const {
+void Checker::quantization(const Quantization& q, const TensorView& out, const RowShape& shape, Launch::Part part, bool given) const {
   using abi::Scaling;
   const auto kind = static_cast<std::size_t>(q.scale);
   if (kind >= std::size(kScaleNames)) fail(Code::invalid_argument, op, "quantization.scale={} is unknown", kind);
   if (!takes(out.dtype, q.scale))
-    fail(Code::invalid_argument, op, "quantization.scale={} with out of {}; must be {}", kScaleNames[kind], girih::name(out.dtype), scales_of(out.dtype));
-  part.config.out = elem_of(out.dtype);
+    fail(Code::invalid_argument, op, "quantization.scale={} with {} of {}; must be {}", kScaleNames[kind], given ? "x" : "out", girih::name(out.dtype), scales_of(out.dtype));
+  if (q.scale == QuantScale::tile && !tiles)
+    fail(Code::unsupported, op, "quantization.scale=tile; only quantize() and dequantize() do tiles of 128 x 128");
+  if (!given) part.config.out = elem_of(out.dtype);
   if (!std::isfinite(q.global_scale) || !(q.global_scale > 0)) fail(Code::invalid_argument, op, "quantization.global_scale={}; must be finite and > 0", q.global_scale);
   if (q.scale == QuantScale::none) {
     if (q.scales.data != nullptr || q.swizzled || q.global_scale != 1.0F)
-      fail(Code::invalid_argument, op, "quantization has scales but scale=none; leave it empty for out of {}", girih::name(out.dtype));
+      fail(Code::invalid_argument, op, "quantization has scales but scale=none; leave it empty for {}", girih::name(out.dtype));
     return;
   }
   part.args.global_scale = q.global_scale;
@@ -229,13 +242,19 @@ void Checker::quantization(const Quantization& q, const TensorView& out, const R
     part.config.scaling = Scaling::tensor;
     if (q.scales.data == nullptr || q.scales.numel() != 1) fail(Code::invalid_argument, op, "quantization.scales has {} elements; a tensor's scale is one f32", q.scales.numel());
     part.args.scales = static_cast<unsigned char*>(q.scales.data);
-    if (device.kind == DeviceKind::cuda) return;
+    if (device.kind == DeviceKind::cuda || given) return;
     const float scale = load_element<DType::f32>(q.scales.data, 0) * q.global_scale;
     if (!std::isfinite(scale) || !(scale > 0)) fail(Code::invalid_argument, op, "quantization.scales[0] times global_scale={}; must be finite and > 0", scale);
     return;
   }
+  if (q.scale == QuantScale::tile) {
+    part.config.scaling = Scaling::tile;
+    if (shape.has_heads) fail(Code::invalid_argument, op, "quantization.scale=tile with heads; tiles are of rows without heads");
+    const RowShape tiles{ceil_div(shape.rows, 128), 1, shape.dim, false};
+    return check_computed(*this, q, tiles, 128, given, part);
+  }
   part.config.scaling = q.scale == QuantScale::token ? Scaling::row : (q.scale == QuantScale::mx ? Scaling::mx : Scaling::block);
-  check_computed(*this, q, shape, block_of(part.config), part);
+  check_computed(*this, q, shape, block_of(part.config.scaling, elem_of(out.dtype)), given, part);
 }
 
 void Checker::overlap(std::string_view written_name, const abi::RowTensor& w, abi::Elem written_type, std::string_view read_name,

@@ -43,8 +43,8 @@ struct PartJob {
 
 /// Buffers of one worker.
 struct Buffers {
-  std::vector<float> row, pairs;
-  std::vector<std::byte> gathered, gathered_second, packed;
+  std::vector<float> row, scratch;
+  std::vector<std::byte> gathered, gathered_second, packed, scales;
 };
 
 std::int64_t bytes_of(Elem e, std::int64_t n) { return bytes(type_of(e), n); }
@@ -217,37 +217,33 @@ class RowWorker {
       }
       case Scaling::block:
       case Scaling::mx: return store_blocks(row, head, begin, n, out);
+      case Scaling::tile: bug("tiles in the pipeline of rows");
     }
     encode(x, n, scale, out);
   }
 
   void store_blocks(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n, std::byte* out) {
-    const std::int64_t block = block_of(c_);
-    const bool f32_scales = block == 128;
-    for (std::int64_t first = 0; first < n; first += block) {
-      const std::int64_t count = std::min(block, n - first);
-      const float* x = b_.row.data() + first;
-      const float most = k_.largest(x, count);
-      const ChosenScale chosen = f32_scales                ? f32_scale(most, largest(type_of(c_.out)), a_.global_scale)
-                                 : c_.out == Elem::nvfp4   ? nvfp4_scale(most, a_.global_scale)
-                                                           : mx_scale(most, largest_exponent(type_of(c_.out)), a_.global_scale);
-      const std::int64_t column = (begin + first) / block;
-      std::byte* to = a_.swizzled_columns > 0
-                          ? reinterpret_cast<std::byte*>(a_.scales) + abi::swizzled_offset(row, column, a_.swizzled_columns)
-                          : scales_at(row, head) + column * a_.scale_block_stride;
-      if (f32_scales) {
-        std::memcpy(to, &chosen.stored, sizeof(float));
-      } else {
-        *to = static_cast<std::byte>(chosen.code);
-      }
-      std::byte* codes = out + (bits_of(c_.out) == 4 ? first / 2 : first * a_.out.dim_stride);
-      if (chosen.scale > 0) {
-        encode(x, count, chosen.scale, codes);
-      } else if (bits_of(c_.out) == 4) {
-        std::memset(codes, 0, static_cast<std::size_t>((count + 1) / 2));
-      } else {
-        for (std::int64_t i = 0; i < count; ++i) codes[i * a_.out.dim_stride] = std::byte{0};
-      }
+    const std::int64_t block = block_of(c_.scaling, c_.out);
+    const std::int64_t blocks = ceil_div(n, block);
+    const std::int64_t size = block == 128 ? 4 : 1;
+    const auto room = static_cast<std::size_t>(blocks + 2 * kPad);
+    if (b_.scratch.size() < room) b_.scratch.resize(room), b_.scales.resize(room * 4);
+    std::byte* codes = out;
+    if (!job_.dense_out) {
+      if (b_.packed.size() < static_cast<std::size_t>(n)) b_.packed.resize(static_cast<std::size_t>(n));
+      codes = b_.packed.data();
+    }
+    const std::int64_t first = begin / block;
+    std::byte* place = scales_at(row, head) + first * a_.scale_block_stride;
+    const bool adjacent = a_.swizzled_columns == 0 && a_.scale_block_stride == size;
+    std::byte* scales = adjacent ? place : b_.scales.data();
+    k_.store_blocks(c_.out, c_.scaling, b_.row.data(), n, a_.global_scale, codes, scales, b_.scratch.data(), job_.stream);
+    if (!job_.dense_out) copy_elements(codes, 1, out, a_.out.dim_stride, 1, n);
+    if (adjacent) return;
+    for (std::int64_t i = 0; i < blocks; ++i) {
+      std::byte* to = a_.swizzled_columns > 0 ? reinterpret_cast<std::byte*>(a_.scales) + abi::swizzled_offset(row, first + i, a_.swizzled_columns)
+                                              : place + i * a_.scale_block_stride;
+      std::memcpy(to, scales + i * size, static_cast<std::size_t>(size));
     }
   }
 
@@ -272,6 +268,8 @@ void run_on_cpu(const Context& context, const Launch& launch) {
   const abi::RowsParams& p = launch.params;
   if (p.rows == 0) return;
   const Kernels k = kernels(context.cpu_target());
+  if (launch.work == Work::quantize_tiles) return quantize_tiles_on_cpu(context, k, launch);
+  if (launch.work == Work::dequantize) return dequantize_on_cpu(context, k, launch);
   std::vector<PartJob> jobs;
   std::int64_t total_bytes = 0;
   for (int i = 0; i < launch.num_parts; ++i) {

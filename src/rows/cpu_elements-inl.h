@@ -155,8 +155,28 @@ struct I8 : Byte<I8> {
     return hn::And(hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(di, 0x7f800001)), number), hn::Set(di, 0xff));
   }
 };
+/// Two codes to a byte, the even element in the low nibble.
 struct E2m1 {
+  static constexpr int kBytes = 0;
+  using D16 = hn::Simd<std::uint16_t, kLanes / 2, 0>;
+  using D8 = hn::Rebind<std::uint8_t, D16>;
+  using D8Wide = hn::Simd<std::uint8_t, kLanes, 0>;
   static HWY_INLINE VI encode(VF x) { return encode_float<2, 1, 0x7, 0, 3>(x); }
+  /// kLanes / 2 bytes.
+  static HWY_INLINE VF load(const std::byte* p) {
+    const D16 d16;
+    const auto pair = hn::PromoteTo(d16, hn::LoadU(D8(), reinterpret_cast<const std::uint8_t*>(p)));
+    const auto nibbles = hn::Or(hn::And(pair, hn::Set(d16, 0x0f)), hn::ShiftLeft<4>(hn::And(pair, hn::Set(d16, 0xf0))));
+    const VI code = hn::PromoteTo(di, hn::BitCast(D8Wide(), nibbles));
+    const VF magnitude = hn::Mul(hn::BitCast(df, hn::ShiftLeft<22>(hn::And(code, hn::Set(di, 7)))), hn::Set(df, 0x1p126F));
+    return hn::BitCast(df, hn::Or(hn::BitCast(di, magnitude), hn::ShiftLeft<28>(hn::And(code, hn::Set(di, 8)))));
+  }
+  static HWY_INLINE void store(VF x, std::uint8_t* p) {
+    const D16 d16;
+    const auto pairs = hn::BitCast(d16, hn::DemoteTo(D8Wide(), encode(x)));
+    const auto bytes = hn::Or(hn::And(pairs, hn::Set(d16, 0x0f)), hn::And(hn::ShiftRight<4>(pairs), hn::Set(d16, 0xf0)));
+    hn::StoreU(hn::DemoteTo(D8(), hn::BitCast(hn::RebindToSigned<D16>(), bytes)), D8(), p);
+  }
 };
 
 /// Stores a vector of a row's elements from `i` on, or as many as are left of `n`.

@@ -46,6 +46,21 @@ float load_as(const std::byte* source, std::int64_t n, float* out) {
   return hn::GetLane(hn::SumOfLanes(df, hn::Add(a, b)));
 }
 
+/// Codes of two to a byte, as e2m1 values.
+float load_e2m1(const std::byte* source, std::int64_t n, float* out) {
+  VF squares = hn::Zero(df);
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    alignas(64) std::byte rest[kLanes] = {};
+    const std::int64_t left = n - i < kLanes ? n - i : kLanes;
+    __builtin_memcpy(rest, source + i / 2, static_cast<std::size_t>((left + 1) / 2));
+    if (left % 2 != 0) rest[left / 2] &= std::byte{0x0f};
+    const VF x = E2m1::load(rest);
+    squares = hn::MulAdd(x, x, squares);
+    hn::StoreU(x, df, out + i);
+  }
+  return hn::GetLane(hn::SumOfLanes(df, squares));
+}
+
 float load(Elem type, const void* source, std::int64_t n, float* out) {
   const auto* p = static_cast<const std::byte*>(source);
   switch (type) {
@@ -54,7 +69,8 @@ float load(Elem type, const void* source, std::int64_t n, float* out) {
     case Elem::bf16: return load_as<Bf16>(p, n, out);
     case Elem::e4m3: return load_as<E4m3>(p, n, out);
     case Elem::e5m2: return load_as<E5m2>(p, n, out);
-    default: return load_as<I8>(p, n, out);
+    case Elem::i8: return load_as<I8>(p, n, out);
+    default: return load_e2m1(p, n, out);
   }
 }
 
@@ -302,17 +318,144 @@ void store_as(const float* x, std::int64_t n, float scale, std::byte* out, bool 
   }
 }
 
-/// Two codes to a byte.
+/// Two codes to a byte; an odd end leaves its high nibble 0.
+HWY_INLINE void store_e2m1_part(VF x, std::int64_t i, std::int64_t n, std::uint8_t* out) {
+  if (i + kLanes <= n) return E2m1::store(x, out + i / 2);
+  std::uint8_t rest[kLanes / 2];
+  E2m1::store(x, rest);
+  const std::int64_t count = n - i;
+  if (count % 2 != 0) rest[count / 2] &= 0x0f;
+  __builtin_memcpy(out + i / 2, rest, static_cast<std::size_t>((count + 1) / 2));
+}
+
 void store_e2m1(const float* x, std::int64_t n, float scale, std::uint8_t* out) {
   const VF divisor = hn::Set(df, scale);
-  alignas(64) std::uint8_t codes[kLanes];
-  const hn::Rebind<std::uint8_t, DF> d8;
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    hn::StoreU(hn::DemoteTo(d8, hn::BitCast(di, E2m1::encode(hn::Div(hn::LoadU(df, x + i), divisor)))), d8, codes);
-    const int count = static_cast<int>(n - i < kLanes ? n - i : kLanes);
-    if (count % 2 != 0) codes[count] = 0;  // never the last lane: kLanes is even
-    for (int e = 0; e < count; e += 2) out[(i + e) / 2] = static_cast<std::uint8_t>(codes[e] | codes[e + 1] << 4);
+  for (std::int64_t i = 0; i < n; i += kLanes) store_e2m1_part(hn::Div(hn::LoadU(df, x + i), divisor), i, n, out);
+}
+
+/// The largest finite magnitude of each block; elements from n on do not count.
+template <int kBlock>
+void largest_of_blocks(const float* x, std::int64_t n, float* most) {
+  const auto infinity = hn::Set(di, 0x7f800000);
+  for (std::int64_t first = 0; first < n; first += kBlock) {
+    auto largest = hn::Zero(di);
+    for (std::int64_t i = first; i < first + kBlock && i < n; i += kLanes) {
+      const auto magnitude = hn::BitCast(di, hn::Abs(load_part<F32>(reinterpret_cast<const std::byte*>(x), i, n)));
+      largest = hn::Max(largest, hn::IfThenElseZero(hn::Lt(magnitude, infinity), magnitude));
+    }
+    *most++ = hn::GetLane(hn::MaxOfLanes(df, hn::BitCast(df, largest)));
   }
+}
+
+/// Scales of `count` blocks, by the rules of base/scales.h: stored ones to `scales`, what codes are relative to over `most`.
+void choose_nvfp4(float* most, std::int64_t count, float global, std::byte* scales) {
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    std::byte codes[kLanes];
+    E4m3::store(hn::Div(hn::Div(hn::LoadU(df, most + i), hn::Set(df, 6.0F)), hn::Set(df, global)), codes);
+    hn::StoreU(hn::Mul(E4m3::load(codes), hn::Set(df, global)), df, most + i);
+    __builtin_memcpy(scales + i, codes, static_cast<std::size_t>(count - i < kLanes ? count - i : kLanes));
+  }
+}
+void choose_mx(float* most, std::int64_t count, int exponent, float global, std::byte* scales) {
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const VF relative = hn::Min(hn::Div(hn::LoadU(df, most + i), hn::Set(df, global)), hn::Set(df, 0x1.fffffep127F));
+    // Below the smallest normal number the exponent field is 0, and the code is 0 whatever the exponent.
+    const VI field = hn::Sub(hn::ShiftRight<23>(hn::BitCast(di, relative)), hn::Set(di, exponent));
+    const VI bounded = hn::Max(hn::Min(field, hn::Set(di, 254)), hn::Zero(di));
+    const VI code = hn::IfThenElse(hn::RebindMask(di, hn::Gt(relative, hn::Zero(df))), bounded, hn::Set(di, 127));
+    const VF power = hn::BitCast(df, hn::IfThenElse(hn::Eq(code, hn::Zero(di)), hn::Set(di, 0x00400000), hn::ShiftLeft<23>(code)));
+    hn::StoreU(hn::Mul(power, hn::Set(df, global)), df, most + i);
+    const hn::Rebind<std::uint8_t, DF> d8;
+    std::uint8_t codes[kLanes];
+    hn::StoreU(hn::DemoteTo(d8, code), d8, codes);
+    __builtin_memcpy(scales + i, codes, static_cast<std::size_t>(count - i < kLanes ? count - i : kLanes));
+  }
+}
+void choose_f32(float* most, std::int64_t count, float largest_code, float global, std::byte* scales) {
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const VF g = hn::Set(df, global);
+    VF stored = hn::Min(hn::Div(hn::Div(hn::LoadU(df, most + i), hn::Set(df, largest_code)), g), hn::Set(df, 0x1.fffffep127F));
+    stored = hn::IfThenElse(hn::Gt(hn::Mul(stored, g), hn::Zero(df)), stored, hn::Set(df, 1.0F));
+    hn::StoreU(hn::Mul(stored, g), df, most + i);
+    store_part<F32>(stored, scales, i, count, false);
+  }
+}
+
+/// Codes relative to their block's scale; 0 where that is 0.
+template <class T, int kBlock>
+void encode_blocks(const float* x, std::int64_t n, const float* scales, std::byte* out, bool stream) {
+  for (std::int64_t first = 0; first < n; first += kBlock) {
+    const VF scale = hn::Set(df, scales[first / kBlock]);
+    const auto some = hn::Gt(scale, hn::Zero(df));
+    for (std::int64_t i = first; i < first + kBlock && i < n; i += kLanes) {
+      const VF y = hn::IfThenElseZero(some, hn::Div(hn::LoadU(df, x + i), scale));
+      if constexpr (T::kBytes == 0) {
+        store_e2m1_part(y, i, n, reinterpret_cast<std::uint8_t*>(out));
+      } else {
+        store_part<T>(y, out, i, n, stream);
+      }
+    }
+  }
+}
+
+void store_blocks(Elem type, abi::Scaling scaling, const float* x, std::int64_t n, float global, void* out, void* scales, float* scratch,
+                  bool stream) {
+  auto* o = static_cast<std::byte*>(out);
+  auto* s = static_cast<std::byte*>(scales);
+  const bool mx = scaling == abi::Scaling::mx;
+  if (type == Elem::nvfp4) {
+    largest_of_blocks<16>(x, n, scratch);
+    choose_nvfp4(scratch, (n + 15) / 16, global, s);
+    return encode_blocks<E2m1, 16>(x, n, scratch, o, stream);
+  }
+  if (type == Elem::mxfp4 || mx) {
+    largest_of_blocks<32>(x, n, scratch);
+    choose_mx(scratch, (n + 31) / 32, type == Elem::e4m3 ? 8 : (type == Elem::e5m2 ? 15 : 2), global, s);
+    if (type == Elem::mxfp4) return encode_blocks<E2m1, 32>(x, n, scratch, o, stream);
+    return type == Elem::e4m3 ? encode_blocks<E4m3, 32>(x, n, scratch, o, stream) : encode_blocks<E5m2, 32>(x, n, scratch, o, stream);
+  }
+  largest_of_blocks<128>(x, n, scratch);
+  choose_f32(scratch, (n + 127) / 128, type == Elem::e4m3 ? 448.0F : (type == Elem::e5m2 ? 57344.0F : 127.0F), global, s);
+  if (type == Elem::e4m3) return encode_blocks<E4m3, 128>(x, n, scratch, o, stream);
+  if (type == Elem::e5m2) return encode_blocks<E5m2, 128>(x, n, scratch, o, stream);
+  encode_blocks<I8, 128>(x, n, scratch, o, stream);
+}
+
+template <class T>
+void scale_blocks_as(const float* x, std::int64_t n, const float* scales, std::int64_t block, std::byte* out, bool stream) {
+  for (std::int64_t first = 0; first < n; first += block) {
+    const VF scale = hn::Set(df, scales[first / block]);
+    const std::int64_t end = first + block < n ? first + block : n;
+    for (std::int64_t i = first; i < end; i += kLanes) store_part<T>(hn::Mul(hn::LoadU(df, x + i), scale), out, i, n, stream);
+  }
+}
+
+void scale_blocks(Elem type, const float* x, std::int64_t n, const float* scales, std::int64_t block, void* out, bool stream) {
+  auto* o = static_cast<std::byte*>(out);
+  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  switch (type) {
+    case Elem::f32: return scale_blocks_as<F32>(x, n, scales, block, o, stream);
+    case Elem::f16: return scale_blocks_as<F16>(x, n, scales, block, o, stream);
+    default: return scale_blocks_as<Bf16>(x, n, scales, block, o, stream);
+  }
+}
+
+void pack_bits(const std::uint8_t* bytes, std::int64_t n, bool big, std::uint8_t* out) {
+  std::int64_t i = 0;
+  // Eight bytes at once: each becomes 0 or 1, and a product gathers the eight bits in its top byte.
+  const std::uint64_t gather = big ? 0x8040201008040201U : 0x0102040810204080U;
+  for (; i + 8 <= n; i += 8) {
+    std::uint64_t word;
+    __builtin_memcpy(&word, bytes + i, 8);
+    word |= word >> 4;
+    word |= word >> 2;
+    word |= word >> 1;
+    out[i / 8] = static_cast<std::uint8_t>(((word & 0x0101010101010101U) * gather) >> 56);
+  }
+  if (i == n) return;
+  unsigned last = 0;
+  for (std::int64_t j = i; j < n; ++j) last |= (bytes[j] != 0 ? 1U : 0U) << (big ? 7 - (j - i) : j - i);
+  out[i / 8] = static_cast<std::uint8_t>(last);
 }
 
 void store(Elem type, const float* x, std::int64_t n, float scale, void* out, bool stream) {
@@ -341,6 +484,9 @@ Kernels table() {
           .rotate = rotate,
           .largest = largest,
           .store = store,
+          .store_blocks = store_blocks,
+          .scale_blocks = scale_blocks,
+          .pack_bits = pack_bits,
           .flush = flush};
 }
 

@@ -18,7 +18,7 @@ struct Ahead {
 };
 
 struct Kernels {
-  /// Dense elements of f32, f16, bf16, e4m3, e5m2 or i8 as f32; returns the sum of their squares.
+  /// Dense elements of any type as f32 (4-bit: from an even element on); returns the sum of their squares.
   float (*load)(abi::Elem type, const void* source, std::int64_t n, float* out);
   /// x + residual, also stored as `type` (which may be either source) where `sum` is not null; returns the sum of squares.
   float (*load_sum)(abi::Elem type, const void* x, const void* residual, std::int64_t n, float* out, void* sum);
@@ -38,6 +38,14 @@ struct Kernels {
   float (*largest)(const float* x, std::int64_t n);
   /// Codes of x / scale (not divided by 1), dense: any type; 4-bit rows begin at an even element and end with a high nibble of 0.
   void (*store)(abi::Elem type, const float* x, std::int64_t n, float scale, void* out, bool stream);
+  /// Codes of blocks (rows.h: block_of) with scales computed for each; `scales`: dense e8m0 or e4m3 codes, or f32, one a block.
+  /// `scratch` has room for n / 16 + 2 kPad numbers.
+  void (*store_blocks)(abi::Elem type, abi::Scaling scaling, const float* x, std::int64_t n, float global, void* out, void* scales,
+                       float* scratch, bool stream);
+  /// x times the scale of its block, as f32, f16 or bf16. `block`: a multiple of 16.
+  void (*scale_blocks)(abi::Elem type, const float* x, std::int64_t n, const float* scales, std::int64_t block, void* out, bool stream);
+  /// Bit i of `out` is bytes[i] != 0, the lowest (or highest) bit of a byte first; n bytes.
+  void (*pack_bits)(const std::uint8_t* bytes, std::int64_t n, bool big, std::uint8_t* out);
   /// What was written past the caches is seen by whoever synchronises with this thread after it.
   void (*flush)();
 };

@@ -24,13 +24,17 @@ constexpr int kWarp = 32;
 constexpr int kSmallRowThreads = 128;  // of a block whose rows take a warp or less
 constexpr int kWarpVectors = 4;        // of 16 bytes a lane, before a row takes a whole block
 constexpr int kPieceVectors = 2;       // of a lane, for rows that may be cut
+constexpr int kConversionThreads = 256;
+constexpr int kTile = 128;
+constexpr int kDequantizeElements = 8;  // of a thread at once
+constexpr int kDequantizeVectors = 4;   // of those, loaded together
 constexpr int kReduceBytes = 256;      // kernels/rows/pipeline.cuh
 
 constexpr std::array<std::string_view, 8> kElems = {"f32", "f16", "bf16", "e4m3", "e5m2", "i8", "nvfp4", "mxfp4"};
 constexpr std::array<std::string_view, 3> kNorms = {"none", "rms", "layer"};
 constexpr std::array<std::string_view, 6> kActs = {"none", "silu", "gelu", "gelu_tanh", "swigluoai", "multiply"};
 constexpr std::array<std::string_view, 3> kRotations = {"none", "half", "interleaved"};
-constexpr std::array<std::string_view, 6> kScalings = {"none", "tensor", "head", "row", "block", "mx"};
+constexpr std::array<std::string_view, 7> kScalings = {"none", "tensor", "head", "row", "block", "mx", "tile"};
 
 template <std::size_t kSize, typename E>
 std::string_view text(const std::array<std::string_view, kSize>& names, E value) {
@@ -77,7 +81,7 @@ void shape_part(PartConfig& c, int num_threads) {
     return;
   }
   int least = 1;
-  if (const int block = block_of(c); block > 0) least = std::max(1, block / per_vector);  // neighbours that hold a block
+  if (const int block = block_of(c.scaling, c.out); block > 0) least = std::max(1, block / per_vector);  // neighbours that hold a block
   c.threads = std::min(kWarp, std::max<int>(least, static_cast<int>(std::bit_ceil(static_cast<unsigned>(vectors)))));
   c.vectors = static_cast<int>(ceil_div(vectors, c.threads));
   if (!whole_row(c)) c.vectors = std::min(c.vectors, kPieceVectors);
@@ -112,6 +116,7 @@ std::string part_name(const PartConfig& c) {
 /// All of the (shaped) configurations, as bytes: what a loaded kernel is found by.
 std::string key_of(const Launch& launch, int num_threads) {
   std::string key = "rows";
+  key.push_back(static_cast<char>(launch.work));
   const auto put = [&key](auto value) { key.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
   put(num_threads);
   for (int i = 0; i < launch.num_parts; ++i) {
@@ -132,9 +137,33 @@ std::int64_t resident_blocks(const cuda::DeviceInfo& info, const jit::Kernel& ke
   return std::max<std::int64_t>(blocks, 1) * info.num_sms;
 }
 
+/// Kernels of one part that cut the tensor without regard to rows.
+Shape shape_conversion(Launch& launch) {
+  PartConfig& c = launch.configs[0];
+  const RowPart& a = launch.params.parts[0];
+  const std::int64_t rows = launch.params.rows;
+  Shape shape{.num_threads = kConversionThreads};
+  if (launch.work == Work::quantize_tiles) {
+    c.threads = kConversionThreads;
+    c.vectors = kTile * kTile / kConversionThreads * bits_of(c.x) / 128;
+    c.aligned = is_aligned(launch.params, c, a);
+    shape.num_items = ceil_div(rows, kTile) * ceil_div(c.dim, kTile);
+  } else {
+    c.threads = 1;
+    c.vectors = kDequantizeVectors;
+    const std::int64_t in = kDequantizeElements * bits_of(c.x) / 8;
+    const std::int64_t out = std::min(16, kDequantizeElements * bits_of(c.out) / 8);
+    c.aligned = c.dim % kDequantizeElements == 0 && aligned(a.x, c.x, a.heads, rows, in) && aligned(a.out, c.out, a.heads, rows, out);
+    shape.num_items = ceil_div(rows * a.heads * ceil_div(c.dim, kDequantizeElements), std::int64_t{kConversionThreads} * kDequantizeVectors);
+  }
+  shape.shared_bytes = kReduceBytes;
+  return shape;
+}
+
 }  // namespace
 
 Shape shape_launch(Launch& launch) {
+  if (launch.work != Work::pipeline) return shape_conversion(launch);
   Shape shape;
   for (int i = 0; i < launch.num_parts; ++i)
     shape.num_threads = std::max(shape.num_threads, block_threads(launch.configs[static_cast<std::size_t>(i)]));
@@ -154,7 +183,9 @@ Shape shape_launch(Launch& launch) {
 }
 
 std::string source_of(const Launch& launch, const Shape& shape, std::string& name) {
-  name = "rows";
+  constexpr std::array<std::string_view, 3> kFiles = {"pipeline", "tiles", "dequantize"};
+  constexpr std::array<std::string_view, 3> kEntries = {"run", "quantize_tiles", "dequantize"};
+  name = launch.work == Work::pipeline ? "rows" : text(kEntries, launch.work);
   std::string configs;
   for (int i = 0; i < launch.num_parts; ++i) {
     const PartConfig& c = launch.configs[static_cast<std::size_t>(i)];
@@ -162,10 +193,10 @@ std::string source_of(const Launch& launch, const Shape& shape, std::string& nam
     configs += fmt::format("{}\n      {}", i == 0 ? "" : ",", config_text(c));
   }
   return fmt::format(
-      "// {}\n#include \"rows/pipeline.cuh\"\n"
+      "// {}\n#include \"rows/{}.cuh\"\n"
       "extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ girih::abi::RowsParams p) {{\n"
-      "  girih::rows::run<{}>(p);\n}}\n",
-      name, shape.num_threads, name, configs);
+      "  girih::rows::{}<{}>(p);\n}}\n",
+      name, text(kFiles, launch.work), shape.num_threads, name, text(kEntries, launch.work), configs);
 }
 
 void run_on_device(const Context& context, std::string_view op, const Launch& given, void* stream) {

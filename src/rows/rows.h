@@ -17,7 +17,12 @@ inline constexpr std::int64_t kMaxDim = 1 << 17;
 /// Rows times heads at most.
 inline constexpr std::int64_t kMaxRows = (std::int64_t{1} << 31) - 1;
 
+/// pipeline: what PartConfig describes. The others have one part: quantize_tiles (Scaling::tile); dequantize, where x are codes and
+/// `scaling` says which scales belong to them.
+enum class Work { pipeline, quantize_tiles, dequantize };
+
 struct Launch {
+  Work work = Work::pipeline;
   abi::RowsParams params{};
   std::array<abi::PartConfig, abi::kMaxParts> configs{};
   int num_parts = 0;
@@ -39,6 +44,9 @@ struct Launch {
 void run(const Context& context, std::string_view op, const Launch& launch, void* stream);
 
 void run_on_cpu(const Context& context, const Launch& launch);
+struct Kernels;
+void quantize_tiles_on_cpu(const Context& context, const Kernels& k, const Launch& launch);
+void dequantize_on_cpu(const Context& context, const Kernels& k, const Launch& launch);
 void run_on_device(const Context& context, std::string_view op, const Launch& launch, void* stream);
 
 /// The launch as a GPU does it: `threads`, `vectors` and `aligned` of every part chosen.
@@ -59,13 +67,13 @@ constexpr int bits_of(abi::Elem e) {
          : e == Elem::nvfp4 || e == Elem::mxfp4 ? 4
                                                 : 8;
 }
-/// Elements that share a scale of this output; 0 = none.
-constexpr int block_of(const abi::PartConfig& c) {
+/// Elements of a row that share a scale of such codes; 0 = none.
+constexpr int block_of(abi::Scaling scaling, abi::Elem codes) {
   using abi::Scaling;
-  if (c.scaling != Scaling::block && c.scaling != Scaling::mx) return 0;
-  if (c.out == abi::Elem::nvfp4) return 16;
-  if (c.out == abi::Elem::mxfp4 || c.scaling == Scaling::mx) return 32;
-  return 128;
+  if (scaling == Scaling::tile) return 128;
+  if (scaling != Scaling::block && scaling != Scaling::mx) return 0;
+  if (codes == abi::Elem::nvfp4) return 16;
+  return codes == abi::Elem::mxfp4 || scaling == Scaling::mx ? 32 : 128;
 }
 
 }  // namespace girih::rows

@@ -226,11 +226,11 @@ struct RopeProblem {
   }
 
   /// What row r and head h of a source must become; the other operand's weight.
-  ref::Row expected(const RowsTensor& t, const RowsTensor& weight, std::int64_t r, std::int64_t h, std::int64_t dim, bool rotated) const {
-    ref::Row row;
+  ref::Values expected(const RowsTensor& t, const RowsTensor& weight, std::int64_t r, std::int64_t h, std::int64_t dim, bool rotated) const {
+    ref::Values row;
     for (std::int64_t d = 0; d < dim; ++d) row.push_back(t.value(r, h, d));
     if (!weight.block.empty()) {
-      ref::Row w;
+      ref::Values w;
       for (std::int64_t d = 0; d < dim; ++d) w.push_back(RowsProblem::read_vector(weight, 0, d));
       row = ref::rms_norm(row, w, 1e-6F);
     }
@@ -243,7 +243,7 @@ struct RopeProblem {
     return row;
   }
 
-  testing::AssertionResult row_matches(std::string_view what, const RowsTensor& out, std::int64_t r, std::int64_t h, const ref::Row& row,
+  testing::AssertionResult row_matches(std::string_view what, const RowsTensor& out, std::int64_t r, std::int64_t h, const ref::Values& row,
                                        const std::function<double(std::int64_t)>& scale_of) const {
     double most = 0;
     for (const double x : row) most = std::max(most, std::fabs(x));
@@ -302,7 +302,7 @@ struct RopeProblem {
       const std::int64_t slot = c.append ? slot_of(r) : 0;
       written[slot] = true;
       for (std::int64_t h = 0; h < c.k_heads; ++h) {
-        const ref::Row key = fresh.expected(fresh.k, k_weight, r, h, c.dim, true);
+        const ref::Values key = fresh.expected(fresh.k, k_weight, r, h, c.dim, true);
         if (!c.append) {
           const auto result = row_matches("k", c.in_place ? k : k_out, r, h, key, one);
           if (!result) return result;

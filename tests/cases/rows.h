@@ -111,7 +111,7 @@ struct RowsTensor {
 struct RowsProblem {
   RowsCase c;
   RowsTensor x, second, weight, bias, residual_out, out, scales;
-  std::vector<ref::Row> sums, expected;  // [rows * heads]
+  std::vector<ref::Values> sums, expected;  // [rows * heads]
 
   std::int64_t heads() const { return std::max<std::int64_t>(c.heads, 1); }
   std::int64_t block() const {
@@ -191,7 +191,7 @@ struct RowsProblem {
   void work_out() {
     for (std::int64_t r = 0; r < c.rows; ++r) {
       for (std::int64_t h = 0; h < heads(); ++h) {
-        ref::Row row(static_cast<std::size_t>(c.dim)), w(row.size(), 1.0), b(row.size(), 0.0);
+        ref::Values row(static_cast<std::size_t>(c.dim)), w(row.size(), 1.0), b(row.size(), 0.0);
         for (std::int64_t d = 0; d < c.dim; ++d) {
           const auto at = static_cast<std::size_t>(d);
           const std::int64_t weight_head = c.weight_per_head ? h : 0;
@@ -293,7 +293,7 @@ struct RowsProblem {
   }
 
   /// The rule of computed scales.
-  double ruled_scale(const ref::Row& row, std::int64_t d) const {
+  double ruled_scale(const ref::Values& row, std::int64_t d) const {
     const std::int64_t width = block() > 0 ? block() : c.dim;
     double most = 0;
     for (std::int64_t i = d / width * width; i < std::min(c.dim, d / width * width + width); ++i) {
@@ -310,7 +310,7 @@ struct RowsProblem {
   }
 
   /// Error that f32 arithmetic may make, beside the output's rounding.
-  double slack(const ref::Row& row) const {
+  double slack(const ref::Values& row) const {
     double most = 0;
     for (const double v : row) most = std::isfinite(v) ? std::max(most, std::fabs(v)) : most;
     return most * 4e-6;
@@ -321,7 +321,7 @@ struct RowsProblem {
     for (std::int64_t r = 0; r < c.rows; ++r) {
       for (std::int64_t h = 0; h < heads(); ++h) {
         const auto index = static_cast<std::size_t>(r * heads() + h);
-        const ref::Row& row = expected[index];
+        const ref::Values& row = expected[index];
         for (std::int64_t d = 0; d < c.dim; ++d) {
           const double want = row[static_cast<std::size_t>(d)];
           const auto place = [&] { return testing::AssertionFailure() << c.name << " [" << r << ", " << h << ", " << d << "]: "; };

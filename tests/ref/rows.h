@@ -10,9 +10,9 @@
 
 namespace girih::ref {
 
-using Row = std::vector<double>;
+using Values = std::vector<double>;
 
-inline Row rms_norm(Row x, const Row& weight, double eps) {
+inline Values rms_norm(Values x, const Values& weight, double eps) {
   double squares = 0;
   for (const double v : x) squares += v * v;
   const double factor = 1 / std::sqrt(squares / static_cast<double>(x.size()) + eps);
@@ -20,7 +20,7 @@ inline Row rms_norm(Row x, const Row& weight, double eps) {
   return x;
 }
 
-inline Row layer_norm(Row x, const Row& weight, const Row& bias, double eps) {
+inline Values layer_norm(Values x, const Values& weight, const Values& bias, double eps) {
   const auto n = static_cast<double>(x.size());
   double mean = 0, variance = 0;
   for (const double v : x) mean += v / n;
