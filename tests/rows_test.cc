@@ -67,6 +67,123 @@ void expect_mentions(const std::string& text, std::initializer_list<std::string_
   for (const std::string_view word : words) EXPECT_NE(text.find(word), std::string::npos) << '"' << text << "\" lacks " << word;
 }
 
+TEST(Rows, PackBits) {
+  std::mt19937_64 random(1);
+  std::vector<std::uint8_t> x(1003);
+  for (std::uint8_t& b : x) b = static_cast<std::uint8_t>(random() % 3 == 0 ? 0 : random());
+  const auto bit = [](const std::uint8_t* packed, std::int64_t i, BitOrder order) {
+    return (packed[i / 8] >> (order == BitOrder::little ? i % 8 : 7 - i % 8)) & 1;
+  };
+  for (const int workers : {1, 3}) {
+    const Context context(ContextOptions{.num_workers = workers});
+    for (const BitOrder order : {BitOrder::little, BitOrder::big}) {
+      for (const std::int64_t n : {0, 1, 7, 8, 9, 64, 1003}) {
+        std::vector<std::uint8_t> out(static_cast<std::size_t>((n + 7) / 8) + 1, 0xaa);
+        packbits(context, TensorView(x.data(), DType::u8, {n}), TensorView(out.data(), DType::u8, {(n + 7) / 8}), order);
+        for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(bit(out.data(), i, order), x[static_cast<std::size_t>(i)] != 0) << n << ' ' << i;
+        for (std::int64_t i = n; i < (n + 7) / 8 * 8; ++i) ASSERT_EQ(bit(out.data(), i, order), 0);
+        ASSERT_EQ(out.back(), 0xaa);
+      }
+      const std::vector<std::int64_t> indptr{0, 5, 5, 21, 1003};
+      std::vector<std::uint8_t> out(200, 0xaa);
+      const std::vector<std::int64_t> at = segment_packbits(context, TensorView(x.data(), DType::u8, {1003}), indptr, TensorView(out.data(), DType::u8, {200}), order);
+      ASSERT_EQ(at, (std::vector<std::int64_t>{0, 1, 1, 3, 126}));
+      for (std::size_t s = 0; s + 1 < indptr.size(); ++s) {
+        for (std::int64_t i = indptr[s]; i < indptr[s + 1]; ++i) ASSERT_EQ(bit(out.data() + at[s], i - indptr[s], order), x[static_cast<std::size_t>(i)] != 0);
+      }
+      ASSERT_EQ(out[126], 0xaa);
+    }
+  }
+}
+
+TEST(Rows, PackBitsRefusals) {
+  const Context context(ContextOptions{.num_workers = 1});
+  std::vector<std::uint8_t> x(64), out(8);
+  const TensorView all(x.data(), DType::u8, {64}), packed(out.data(), DType::u8, {8});
+  expect_mentions(error_of([&] { packbits(context, TensorView(x.data(), DType::f16, {8}), packed); }), {"packbits: x is f16", "u8"});
+  expect_mentions(error_of([&] { packbits(context, all, TensorView(out.data(), DType::u8, {7})); }), {"out.shape[0]=7", "8"});
+  expect_mentions(error_of([&] { packbits(context, all, TensorView(x.data() + 3, DType::u8, {8})); }), {"out shares memory with x"});
+  expect_mentions(error_of([&] { segment_packbits(context, all, std::vector<std::int64_t>{0, 9, 8}, packed); }), {"indptr[2]=8 < indptr[1]=9"});
+  expect_mentions(error_of([&] { segment_packbits(context, all, std::vector<std::int64_t>{1, 9}, packed); }), {"indptr[0]=1"});
+  expect_mentions(error_of([&] { segment_packbits(context, all, std::vector<std::int64_t>{0, 65}, packed); }), {"x.shape[0]=64", "65"});
+}
+
+TEST(Rows, ConversionRefusals) {
+  const Context context(ContextOptions{.num_workers = 1});
+  RowsProblem p(RowsCase{.name = "", .op = cases::RowsOp::quantize, .out = DType::e4m3, .rows = 130, .dim = 64, .scale = QuantScale::tile});
+  expect_mentions(error_of([&] { quantize(context, p.out.view, p.out.view, p.quantization()); }), {"quantize: x is e4m3"});
+  Quantization q = p.quantization();
+  q.scales.shape[0] = 1;
+  expect_mentions(error_of([&] { quantize(context, p.x.view, p.out.view, q); }), {"quantization.scales.shape[0]=1", "2"});
+  expect_mentions(error_of([&] { dequantize(context, p.out.view, p.out.view, p.quantization()); }), {"dequantize: out is e4m3"});
+  q = p.quantization();
+  q.scale = QuantScale::none;
+  expect_mentions(error_of([&] { dequantize(context, p.out.view, p.x.view, q); }), {"scale=none with x of e4m3"});
+}
+
+TEST(Rows, RopeRefusals) {
+  const Context context(ContextOptions{.num_workers = 1});
+  cases::RopeProblem p({.name = "", .rows = 8});
+  const RopeArgs good = p.args();
+  const auto with = [&](auto change) {
+    RopeArgs a = good;
+    change(a);
+    return error_of([&] { rope(context, a); });
+  };
+  expect_mentions(with([](RopeArgs& a) { a.cos_sin.dtype = DType::f16; }), {"rope: cos_sin is f16", "f32"});
+  expect_mentions(with([](RopeArgs& a) { a.cos_sin.shape[1] = 127; }), {"cos_sin.shape[1]=127", "even"});
+  expect_mentions(with([](RopeArgs& a) { a.rotary_begin = 2; }), {"cos_sin.shape[1]=128 with rotary_begin=2", "128 elements"});
+  expect_mentions(with([](RopeArgs& a) { a.cos_sin.shape[0] = 3; }), {"positions[", "the table has positions 0..2"});
+  expect_mentions(with([](RopeArgs& a) { a.positions = {}; }), {"neither positions nor indptr"});
+  expect_mentions(with([](RopeArgs& a) { a.positions.shape[0] = 7; }), {"positions.shape[0]=7", "8"});
+  expect_mentions(with([](RopeArgs& a) { a.positions.dtype = DType::f32; }), {"positions is f32", "i32 or i64"});
+  expect_mentions(with([](RopeArgs& a) { a.k.shape[0] = 7; }), {"k.shape[0]=7", "8"});
+  expect_mentions(with([](RopeArgs& a) { a.q_out = a.k; }), {"q_out"});
+  expect_mentions(with([](RopeArgs& a) { a.q = {}, a.q_out = {}, a.k = {}, a.k_out = {}; }), {"neither q nor k"});
+  cases::RopeProblem appended({.name = "", .append = true});
+  const auto append_with = [&](auto change) {
+    RopeAppendArgs a = appended.append_args();
+    KvStore store = appended.store();
+    change(a, store);
+    return error_of([&] { rope_append(context, store, appended.batch.view(), a); });
+  };
+  expect_mentions(append_with([](RopeAppendArgs& a, KvStore&) { a.v = {}; }), {"rope_append: v is not given"});
+  expect_mentions(append_with([](RopeAppendArgs& a, KvStore&) { a.rope.k_out = a.rope.k; }), {"rope.k_out"});
+  expect_mentions(append_with([](RopeAppendArgs&, KvStore& s) { s.k.data = nullptr; }), {"store.k.data is null"});
+  expect_mentions(append_with([](RopeAppendArgs& a, KvStore&) { a.rope.k.shape[0] = 3; }), {"k.shape[0]=3", "9"});
+  expect_mentions(append_with([](RopeAppendArgs& a, KvStore&) { a.rope.cos_sin.shape[0] = 4; }), {"row ", "cos_sin has positions 0..3"});
+}
+
+TEST(Rows, RopeTables) {
+  expect_mentions(error_of([] { rope_cos_sin({.rotary_dim = 3}, 4); }), {"rope_cos_sin: rotary_dim=3", "even"});
+  expect_mentions(error_of([] { rope_cos_sin({.rotary_dim = 4, .linear = 2, .ntk = 2}, 4); }), {"2 of linear", "use one"});
+  expect_mentions(error_of([] { rope_cos_sin({.rotary_dim = 4}, 0); }), {"num_positions=0"});
+  // Angles at position 100,000 to the last place of f32: in double, whatever the table's size.
+  RopeTable plain{.rotary_dim = 8};
+  const std::vector<float> table = rope_cos_sin(plain, 100001);
+  for (int i = 0; i < 4; ++i) {
+    const double angle = 100000 * std::pow(10000.0, -i / 4.0);
+    EXPECT_FLOAT_EQ(table[100000 * 8 + static_cast<std::size_t>(i)], static_cast<float>(std::cos(angle)));
+    EXPECT_FLOAT_EQ(table[100000 * 8 + 4 + static_cast<std::size_t>(i)], static_cast<float>(std::sin(angle)));
+  }
+  // Llama 3.1 8B: the fastest pair keeps its frequency, the slowest is divided by 8.
+  RopeTable llama{.rotary_dim = 128, .theta = 500000, .llama31 = Rope::Llama31{}};
+  const std::vector<double> l = rope_frequencies(llama);
+  EXPECT_DOUBLE_EQ(l[0], 1.0);
+  EXPECT_DOUBLE_EQ(l[63], std::pow(500000.0, -126.0 / 128) / 8);
+  // NTK: the slowest pair is that of the longer context exactly, the fastest stays.
+  const std::vector<double> n = rope_frequencies({.rotary_dim = 64, .ntk = 4});
+  EXPECT_DOUBLE_EQ(n[0], 1.0);
+  EXPECT_NEAR(n[31], std::pow(10000.0, -62.0 / 64) / 4, 1e-15);
+  // YaRN with the numbers of DeepSeek-V3 (factor 40, context 4096): the blend runs from pair 10 to pair 23 of 32.
+  RopeTable yarn{.rotary_dim = 64, .yarn = RopeTable::Yarn{.factor = 40}};
+  const std::vector<double> y = rope_frequencies(yarn);
+  EXPECT_DOUBLE_EQ(y[10], std::pow(10000.0, -20.0 / 64));
+  EXPECT_DOUBLE_EQ(y[23], std::pow(10000.0, -46.0 / 64) / 40);
+  EXPECT_NEAR(y[15], std::pow(10000.0, -30.0 / 64) * (1 - 5.0 / 13 + 5.0 / 13 / 40), 1e-15);
+  EXPECT_FLOAT_EQ(rope_cos_sin(yarn, 1)[0], static_cast<float>(0.1 * std::log(40.0) + 1));
+}
+
 TEST(Rows, NormRefusals) {
   const Context context(ContextOptions{.num_workers = 1});
   RowsProblem p(RowsCase{.name = "", .rows = 4, .dim = 64, .residual = true, .residual_out = true});
@@ -93,7 +210,7 @@ TEST(Rows, NormRefusals) {
   expect_mentions(with([](NormArgs& a) { a.out.data = static_cast<std::byte*>(a.x.data) + 2; }), {"out shares memory with x"});
   expect_mentions(with([](NormArgs& a) { a.out.shape[0] = 3; }), {"out.shape[0]=3", "4"});
   expect_mentions(with([](NormArgs& a) { a.out.dtype = DType::i32; }), {"out is i32"});
-  expect_mentions(with([](NormArgs& a) { a.out.dtype = DType::e4m3; }), {"quantization.scale=none with out of e4m3", "tensor, token, block or mx"});
+  expect_mentions(with([](NormArgs& a) { a.out.dtype = DType::e4m3; }), {"quantization.scale=none with out of e4m3", "tensor, token, block, mx"});
   expect_mentions(with([](NormArgs& a) { a.eps = -1; }), {"eps=-1"});
   expect_mentions(with([](NormArgs& a) { a.eps = std::numeric_limits<float>::quiet_NaN(); }), {"eps=nan"});
   expect_mentions(with([](NormArgs& a) { a.weight = {}, a.weight_offset = 1; }), {"weight_offset=1 without weight"});

@@ -15,12 +15,13 @@
 #include "girih/activation.h"
 #include "girih/norm.h"
 #include "norm/norm.h"
+#include "quantize/quantize.h"
 #include "ref/dtypes.h"
 #include "ref/rows.h"
 
 namespace girih::cases {
 
-enum class RowsOp { rms_norm, layer_norm, activate };
+enum class RowsOp { rms_norm, layer_norm, activate, quantize, dequantize };
 /// dense; padded: 64 bytes between rows; odd: rows at odd multiples of an element; strided: every second element of a row.
 enum class RowsLayout { dense, padded, odd, strided };
 
@@ -39,6 +40,7 @@ struct RowsCase {
   float global_scale = 1;
   float spread = 1, shift = 0;  // of the values
   bool odd_values = false;      // zeros, infinities, NaN and huge values among them
+  bool every_code = false;      // quantize: values at, between and beside all codes, and a scale of 1
 };
 
 /// Memory of one tensor: `view` into a block that is a multiple of 64 bytes at a multiple of 64.
@@ -114,11 +116,14 @@ struct RowsProblem {
   std::vector<ref::Values> sums, expected;  // [rows * heads]
 
   std::int64_t heads() const { return std::max<std::int64_t>(c.heads, 1); }
+  DType code_type() const { return c.op == RowsOp::dequantize ? c.x : c.out; }
   std::int64_t block() const {
     if (c.scale == QuantScale::mx) return 32;
+    if (c.scale == QuantScale::tile) return 128;
     if (c.scale != QuantScale::block) return 0;
-    return c.out == DType::nvfp4 ? 16 : (c.out == DType::mxfp4 ? 32 : 128);
+    return code_type() == DType::nvfp4 ? 16 : (code_type() == DType::mxfp4 ? 32 : 128);
   }
+  bool converts() const { return c.op == RowsOp::quantize || c.op == RowsOp::dequantize; }
   bool activates() const { return c.op == RowsOp::activate; }
 
   explicit RowsProblem(RowsCase given) : c(std::move(given)) {
@@ -143,7 +148,7 @@ struct RowsProblem {
       }
       --t.view.rank;
     };
-    vector(c.has_weight && !activates(), weight);
+    vector(c.has_weight && !activates() && !converts(), weight);
     vector(c.has_bias, bias);
     if (!c.in_place) {
       out = RowsTensor(c.out, c, c.dim, c.layout);
@@ -154,8 +159,46 @@ struct RowsProblem {
     work_out();
   }
 
+  /// Every code's value, the middle between neighbours, what lies beside either as f32, and beyond the ends.
+  static std::vector<double> values_around_codes(DType type) {
+    std::vector<double> codes, all{NAN, INFINITY, -INFINITY, 1e30, -1e30, 1e-30, -1e-30, 0.0, -0.0};
+    for (std::uint32_t code = 0; code < (1U << bits(type)); ++code) {
+      const double v = ref::decode(type, code);
+      if (std::isfinite(v)) codes.push_back(v);
+    }
+    std::sort(codes.begin(), codes.end());
+    const auto add = [&all](double v) {
+      const auto f = static_cast<float>(v);
+      for (const float x : {f, std::nextafter(f, -INFINITY), std::nextafter(f, INFINITY)}) all.push_back(static_cast<double>(x));
+    };
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      add(codes[i]);
+      if (i + 1 < codes.size()) add((codes[i] + codes[i + 1]) / 2);
+    }
+    add(codes.back() * 1.01);
+    add(codes.front() * 1.01);
+    return all;
+  }
+
   void draw(RowsTensor& t, std::int64_t n, std::mt19937_64& random) const {
     std::normal_distribution<double> normal(c.shift, c.spread);
+    if (c.op == RowsOp::dequantize) {
+      // Any code, one after another, and then at random.
+      for (std::int64_t r = 0; r < c.rows; ++r) {
+        for (std::int64_t h = 0; h < heads(); ++h) {
+          for (std::int64_t d = 0; d < n; ++d)
+            ref::store_code(t.row(r, h), c.x, d, t.byte_stride(), static_cast<std::uint32_t>(bits(c.x) > 8 ? ref::encode(c.x, normal(random)) : (r == 0 ? static_cast<std::uint64_t>(d) : random())));
+        }
+      }
+      return;
+    }
+    if (c.every_code) {
+      const std::vector<double> values = values_around_codes(c.out);
+      for (std::int64_t r = 0; r < c.rows; ++r) {
+        for (std::int64_t d = 0; d < n; ++d) t.set(r, 0, d, values[static_cast<std::size_t>(r * n + d) % values.size()]);
+      }
+      return;
+    }
     for (std::int64_t r = 0; r < c.rows; ++r) {
       for (std::int64_t h = 0; h < heads(); ++h) {
         for (std::int64_t d = 0; d < n; ++d) {
@@ -173,17 +216,29 @@ struct RowsProblem {
 
   void make_scales() {
     if (c.scale == QuantScale::none) return;
-    const bool f32 = c.scale == QuantScale::tensor || c.scale == QuantScale::token || (c.scale == QuantScale::block && bits(c.out) == 8);
+    const bool f32 = c.scale == QuantScale::tensor || c.scale == QuantScale::token || c.scale == QuantScale::tile || (c.scale == QuantScale::block && bits(code_type()) == 8);
     RowsCase shape = c;
+    if (c.scale == QuantScale::tile) shape.rows = (c.rows + 127) / 128;
     const std::int64_t blocks = block() > 0 ? (c.dim + block() - 1) / block() : 1;
     if (c.scale == QuantScale::tensor) shape.rows = 1, shape.heads = 0;
     if (c.swizzled) shape.rows = (c.rows + 127) / 128 * 128, shape.heads = 0;
     scales = RowsTensor(f32 ? DType::f32 : DType::u8, shape, c.swizzled ? (blocks + 3) / 4 * 4 : blocks, RowsLayout::dense);
     if (c.scale == QuantScale::tensor) {
       scales.view = TensorView(scales.view.data, DType::f32, {1});
-      *static_cast<float*>(scales.view.data) = 0.013F;
+      *static_cast<float*>(scales.view.data) = c.every_code ? 1.0F : 0.013F;
     } else if (c.scale == QuantScale::token) {
       scales.view = c.heads > 0 ? TensorView(scales.view.data, DType::f32, {c.rows, c.heads}) : TensorView(scales.view.data, DType::f32, {c.rows});
+    }
+    if (c.op != RowsOp::dequantize) return;
+    std::mt19937_64 random(3);
+    auto* all = reinterpret_cast<std::uint8_t*>(scales.view.data);
+    const std::int64_t count = scales.view.numel();
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (f32) {
+        reinterpret_cast<float*>(all)[i] = std::exp2(static_cast<float>(random() % 17) - 8) * 1.1F;
+      } else {
+        all[i] = static_cast<std::uint8_t>(code_type() == DType::nvfp4 ? random() % 127 : 100 + random() % 50);
+      }
     }
   }
 
@@ -203,6 +258,7 @@ struct RowsProblem {
             row[at] = ref::activate(c.activation, gate, up, 1.702F, 7.0);
           } else {
             row[at] = x.value(r, h, d) + (c.residual ? second.value(r, h, d) : 0.0);
+            if (c.op == RowsOp::dequantize && c.scale != QuantScale::none) row[at] *= stored_scale(r, h, d);
           }
         }
         sums.push_back(row);
@@ -260,6 +316,8 @@ struct RowsProblem {
     for (RowsTensor* t : tensors()) t->view.device = device;
     switch (c.op) {
       case RowsOp::activate: return describe_activation(device, c.activation, activation_args());
+      case RowsOp::quantize: return describe_quantize(device, x.view, out_view(), quantization());
+      case RowsOp::dequantize: return describe_dequantize(device, x.view, out_view(), quantization());
       case RowsOp::layer_norm: return describe_norm("layer_norm", device, abi::Norm::layer, norm_args());
       default: return describe_norm("rms_norm", device, abi::Norm::rms, norm_args());
     }
@@ -267,6 +325,8 @@ struct RowsProblem {
   void run(const Context& context, void* stream = nullptr) {
     switch (c.op) {
       case RowsOp::activate: return activate(context, c.activation, activation_args(), stream);
+      case RowsOp::quantize: return quantize(context, x.view, out_view(), quantization(), stream);
+      case RowsOp::dequantize: return dequantize(context, x.view, out_view(), quantization(), stream);
       case RowsOp::layer_norm: return layer_norm(context, norm_args(), stream);
       default: return rms_norm(context, norm_args(), stream);
     }
@@ -282,20 +342,29 @@ struct RowsProblem {
       return static_cast<double>(f) * global;
     };
     if (c.scale == QuantScale::tensor) return f32_at(0);
+    if (c.scale == QuantScale::tile) return f32_at(r / 128 * ((c.dim + 127) / 128) + d / 128);
     if (c.scale == QuantScale::token) return f32_at(r * heads() + h);
     const std::int64_t blocks = (c.dim + block() - 1) / block();
     const std::int64_t column = d / block();
-    if (bits(c.out) == 8 && c.scale == QuantScale::block) return f32_at((r * heads() + h) * blocks + column);
+    if (bits(code_type()) == 8 && c.scale == QuantScale::block) return f32_at((r * heads() + h) * blocks + column);
     std::int64_t at = (r * heads() + h) * blocks + column;
     if (c.swizzled) at = (r / 128 * ((blocks + 3) / 4) + column / 4) * 512 + r % 32 * 16 + r % 128 / 32 * 4 + column % 4;
     const auto code = static_cast<std::uint32_t>(base[at]);
-    return global * (c.out == DType::nvfp4 ? ref::decode(DType::e4m3, code) : ref::decode_e8m0(code));
+    return global * (code_type() == DType::nvfp4 ? ref::decode(DType::e4m3, code) : ref::decode_e8m0(code));
   }
 
   /// The rule of computed scales.
-  double ruled_scale(const ref::Values& row, std::int64_t d) const {
+  double ruled_scale(std::int64_t r, const ref::Values& row, std::int64_t d) const {
     const std::int64_t width = block() > 0 ? block() : c.dim;
     double most = 0;
+    if (c.scale == QuantScale::tile) {
+      for (std::int64_t other = r / 128 * 128; other < std::min(c.rows, r / 128 * 128 + 128); ++other) {
+        for (std::int64_t i = d / 128 * 128; i < std::min(c.dim, d / 128 * 128 + 128); ++i) {
+          const double v = std::fabs(expected[static_cast<std::size_t>(other)][static_cast<std::size_t>(i)]);
+          if (std::isfinite(v)) most = std::max(most, v);
+        }
+      }
+    }
     for (std::int64_t i = d / width * width; i < std::min(c.dim, d / width * width + width); ++i) {
       const double v = std::fabs(row[static_cast<std::size_t>(i)]);
       if (std::isfinite(v)) most = std::max(most, v);
@@ -333,10 +402,10 @@ struct RowsProblem {
               return place() << "residual_out " << stored << ", want " << rounded;
           }
           double scale = 1;
-          if (c.scale != QuantScale::none) {
+          if (c.scale != QuantScale::none && c.op != RowsOp::dequantize) {
             scale = stored_scale(r, h, d);
             if (c.scale != QuantScale::tensor) {
-              const double rule = ruled_scale(row, d);
+              const double rule = ruled_scale(r, row, d);
               // A value on the border of two scales may go to either.
               const double step = c.out == DType::nvfp4 ? rule / 8 + 1e-30 : (block() == 32 ? rule : rule * 1e-5);
               if (!(std::fabs(scale - rule) <= step)) return place() << "scale " << scale << ", want " << rule;
@@ -441,6 +510,29 @@ inline std::vector<RowsCase> rows_cases() {
       {.name = "silu_nvfp4", .op = activate, .out = DType::nvfp4, .rows = 3, .dim = 1056, .scale = QuantScale::block, .global_scale = 0.02F},
       {.name = "silu_mxfp4_odd", .op = activate, .out = DType::mxfp4, .dim = 71, .layout = odd, .scale = QuantScale::block},
       {.name = "swigluoai_mx", .op = activate, .out = DType::e5m2, .dim = 128, .activation = Activation::swigluoai, .interleaved = true, .scale = QuantScale::mx},
+      {.name = "codes_e4m3", .op = quantize, .x = f32, .out = DType::e4m3, .rows = 4, .dim = 400, .scale = QuantScale::tensor, .every_code = true},
+      {.name = "codes_e5m2", .op = quantize, .x = f32, .out = DType::e5m2, .rows = 4, .dim = 400, .scale = QuantScale::tensor, .every_code = true},
+      {.name = "codes_i8", .op = quantize, .x = f32, .out = DType::i8, .rows = 4, .dim = 401, .layout = odd, .scale = QuantScale::tensor, .every_code = true},
+      {.name = "quantize_e2m1_codes", .op = quantize, .x = f32, .out = DType::nvfp4, .rows = 3, .dim = 64, .scale = QuantScale::block, .every_code = true},
+      {.name = "quantize_e4m3_token", .op = quantize, .out = DType::e4m3, .dim = 1032, .scale = QuantScale::token, .odd_values = true},
+      {.name = "quantize_e4m3_block", .op = quantize, .out = DType::e4m3, .rows = 3, .dim = 1100, .scale = QuantScale::block},
+      {.name = "quantize_e4m3_tile", .op = quantize, .out = DType::e4m3, .rows = 130, .dim = 384, .scale = QuantScale::tile},
+      {.name = "quantize_i8_tile_odd", .op = quantize, .x = f32, .out = DType::i8, .rows = 77, .dim = 201, .layout = odd, .scale = QuantScale::tile, .global_scale = 2},
+      {.name = "quantize_nvfp4", .op = quantize, .out = DType::nvfp4, .rows = 4, .heads = 2, .dim = 128, .scale = QuantScale::block, .global_scale = 0.003F, .odd_values = true},
+      {.name = "quantize_nvfp4_swizzled", .op = quantize, .x = f16, .out = DType::nvfp4, .rows = 150, .dim = 96, .scale = QuantScale::block, .swizzled = true},
+      {.name = "quantize_mxfp4", .op = quantize, .out = DType::mxfp4, .rows = 6, .dim = 288, .scale = QuantScale::block, .spread = 1e-3F},
+      {.name = "quantize_mx_e4m3_swizzled", .op = quantize, .out = DType::e4m3, .rows = 9, .dim = 320, .scale = QuantScale::mx, .swizzled = true},
+      {.name = "quantize_mx_e5m2", .op = quantize, .x = f32, .out = DType::e5m2, .rows = 3, .dim = 96, .scale = QuantScale::mx, .spread = 1e20F},
+      {.name = "quantize_tiny_blocks", .op = quantize, .x = f32, .out = DType::e4m3, .rows = 3, .dim = 256, .scale = QuantScale::block, .spread = 1e-23F},
+      {.name = "convert_f32_to_f16", .op = quantize, .x = f32, .out = f16, .dim = 333, .layout = padded, .odd_values = true},
+      {.name = "dequantize_e4m3_tensor", .op = dequantize, .x = DType::e4m3, .dim = 256, .scale = QuantScale::tensor},
+      {.name = "dequantize_e5m2_token", .op = dequantize, .x = DType::e5m2, .out = f32, .rows = 4, .heads = 3, .dim = 256, .scale = QuantScale::token},
+      {.name = "dequantize_i8_block", .op = dequantize, .x = DType::i8, .out = f32, .dim = 520, .scale = QuantScale::block, .global_scale = 0.5F},
+      {.name = "dequantize_e4m3_tile", .op = dequantize, .x = DType::e4m3, .rows = 140, .dim = 264, .scale = QuantScale::tile},
+      {.name = "dequantize_nvfp4", .op = dequantize, .x = DType::nvfp4, .out = f16, .rows = 4, .dim = 512, .scale = QuantScale::block, .global_scale = 0.01F},
+      {.name = "dequantize_nvfp4_swizzled", .op = dequantize, .x = DType::nvfp4, .rows = 133, .dim = 96, .scale = QuantScale::block, .swizzled = true},
+      {.name = "dequantize_mxfp4_odd", .op = dequantize, .x = DType::mxfp4, .out = f32, .dim = 71, .layout = odd, .scale = QuantScale::block},
+      {.name = "dequantize_mx", .op = dequantize, .x = DType::e4m3, .out = f32, .dim = 99, .layout = odd, .scale = QuantScale::mx},
       {.name = "no_rows", .rows = 0},
   };
   return all;
