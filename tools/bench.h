@@ -57,6 +57,7 @@ BenchResult bench_attention(const BenchOptions& options);
 BenchResult bench_attention_cuda(const BenchOptions& options);
 BenchResult bench_norm(const BenchOptions& options);
 BenchResult bench_rope(const BenchOptions& options);
+BenchResult bench_quant(const BenchOptions& options);
 BenchResult bench_activation(const BenchOptions& options);
 
 /// Names for --list and filters.
@@ -66,6 +67,7 @@ std::vector<std::string> attention_case_names();
 std::vector<std::string> gpu_attention_case_names();
 std::vector<std::string> norm_case_names();
 std::vector<std::string> rope_case_names();
+std::vector<std::string> quant_case_names();
 std::vector<std::string> activation_case_names();
 
 /// The cases of those names with all that a program of another library needs to time the same problem.

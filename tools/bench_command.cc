@@ -1,4 +1,4 @@
-// `girih bench machine | plan | attention | norm | activation | rope`: options, filters and result files. The measuring is in bench_*.cc.
+// `girih bench machine | plan | attention | norm | activation | rope | quant`: options, filters and result files. The measuring is in bench_*.cc.
 #include <fmt/format.h>
 #include <fnmatch.h>
 
@@ -85,6 +85,7 @@ void add_bench_command(CLI::App& app, int& exit_code, AllocationCount allocation
       {"attention", "Attention beside the machine's ceilings", attention_case_names, bench_attention, describe_attention_cases},
       {"norm", "RMSNorm and LayerNorm beside the rate of memory", norm_case_names, bench_norm},
       {"rope", "Rotation, alone and fused with appends, beside the rate of memory", rope_case_names, bench_rope},
+      {"quant", "Quantisation and back beside the rate of memory", quant_case_names, bench_quant},
       {"activation", "Gated activations beside the rate of memory", activation_case_names, bench_activation}};
   for (const Subcommand& subcommand : subcommands) {
     CLI::App* command = bench->add_subcommand(subcommand.name, subcommand.about);

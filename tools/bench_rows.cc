@@ -1,4 +1,4 @@
-// `girih bench norm | activation | rope`: each case beside the machine's rates. On the CPU a case's fraction is of the read-only stream measured
+// `girih bench norm | activation | rope | quant`: each case beside the machine's rates. On the CPU a case's fraction is of the read-only stream measured
 // right before and after it; on a GPU of the device's own copy of 1 GiB, each case being a graph that is replayed with a cold L2.
 #include "tools/bench_rows.h"
 
@@ -182,6 +182,8 @@ BenchResult bench_rows(const BenchOptions& options, const std::string& op) {
 
 std::vector<std::string> norm_case_names() { return names_of("norm"); }
 std::vector<std::string> activation_case_names() { return names_of("activation"); }
+std::vector<std::string> quant_case_names() { return names_of("quant"); }
+BenchResult bench_quant(const BenchOptions& options) { return bench_rows(options, "quant"); }
 std::vector<std::string> rope_case_names() { return names_of("rope"); }
 BenchResult bench_rope(const BenchOptions& options) { return bench_rows(options, "rope"); }
 BenchResult bench_norm(const BenchOptions& options) { return bench_rows(options, "norm"); }

@@ -1,4 +1,4 @@
-// The cases of `girih bench norm | activation | rope`: shapes of decode and prefill steps of served models, on either backend.
+// The cases of `girih bench norm | activation | rope | quant`: shapes of decode and prefill steps of served models, on either backend.
 #pragma once
 
 #include <functional>
@@ -42,7 +42,7 @@ struct RowsBenchCase {
   std::function<BenchCall(BenchMemory& memory)> prepare;
 };
 
-/// Of one subcommand ("norm", "activation", "rope").
+/// Of one subcommand ("norm", "activation", "rope", "quant").
 std::vector<RowsBenchCase> rows_bench_cases(const std::string& op);
 
 }  // namespace girih::tools

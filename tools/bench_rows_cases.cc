@@ -71,6 +71,7 @@ Quantization make_quantization(BenchMemory& m, DType out, QuantScale scale, std:
       q.scales = scale_block(out) > 0 ? m.tensor(DType::u8, {rows, ceil_div(dim, scale_block(out))}) : m.tensor(DType::f32, {rows, ceil_div(dim, 128)});
       break;
     case QuantScale::mx: q.scales = m.tensor(DType::u8, {rows, ceil_div(dim, 32)}); break;
+    case QuantScale::tile: q.scales = m.tensor(DType::f32, {ceil_div(rows, 128), ceil_div(dim, 128)}); break;
   }
   return q;
 }
@@ -260,6 +261,37 @@ void add_ropes(std::vector<RowsBenchCase>& all) {
   }
 }
 
+struct ConversionCase {
+  std::string name;
+  DType type;
+  QuantScale scale;
+  bool back = false;  // dequantised
+};
+
+void add_conversions(std::vector<RowsBenchCase>& all) {
+  constexpr std::int64_t kDim = 4096;
+  const ConversionCase cases[] = {
+      {"e4m3_tensor", DType::e4m3, QuantScale::tensor}, {"e4m3_token", DType::e4m3, QuantScale::token},
+      {"e4m3_block", DType::e4m3, QuantScale::block},   {"e4m3_tile", DType::e4m3, QuantScale::tile},
+      {"i8_token", DType::i8, QuantScale::token},       {"nvfp4", DType::nvfp4, QuantScale::block},
+      {"mxfp4", DType::mxfp4, QuantScale::block},       {"mx_e4m3", DType::e4m3, QuantScale::mx},
+      {"from_e4m3_block", DType::e4m3, QuantScale::block, true}, {"from_nvfp4", DType::nvfp4, QuantScale::block, true},
+  };
+  for (const ConversionCase& c : cases) {
+    for (const std::int64_t rows : kRowCounts) {
+      const double moved = 2.0 * static_cast<double>(rows * kDim) + static_cast<double>(bytes(c.type, rows * kDim)) + bytes_of_scales(c.type, c.scale, rows, kDim);
+      all.push_back({"quant", fmt::format("{}_r{}", c.name, rows), rows, moved, [c, rows](BenchMemory& m) -> BenchCall {
+                       const TensorView numbers = m.tensor(DType::bf16, {rows, kDim});
+                       const TensorView codes = m.tensor(c.type, {rows, kDim});
+                       const Quantization q = make_quantization(m, c.type, c.scale, rows, kDim);
+                       return [&m, numbers, codes, q, back = c.back](void* stream) {
+                         back ? dequantize(m.context(), codes, numbers, q, stream) : quantize(m.context(), numbers, codes, q, stream);
+                       };
+                     }});
+    }
+  }
+}
+
 }  // namespace
 
 TensorView BenchMemory::indices(const std::vector<std::int64_t>& values) {
@@ -303,6 +335,7 @@ std::vector<RowsBenchCase> rows_bench_cases(const std::string& op) {
   if (op == "norm") add_norms(all);
   if (op == "activation") add_activations(all);
   if (op == "rope") add_ropes(all);
+  if (op == "quant") add_conversions(all);
   return all;
 }
 
