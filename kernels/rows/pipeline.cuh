@@ -59,7 +59,7 @@ struct Pipeline {
   float* s_reduce;
   float* s_row;  // of this row's threads
   int thread;    // of the row's
-  int parity = 0;
+  int& parity;   // which of the two sets is next; parts go on where others have stopped
 
   __device__ __forceinline__ int dim_of(int vector) const { return (vector * kC.threads + thread) * kVec; }
 
@@ -411,12 +411,13 @@ __device__ __forceinline__ void run(const abi::RowsParams& p) {
   float* s_reduce = reinterpret_cast<float*>(ptx::shared_memory());
   i64 before = 0;
   int index = 0;
+  int parity = 0;
   const auto run_part = [&]<PartConfig kC>() {
     using Part = Pipeline<kC>;
     const abi::RowPart& part = p.parts[index++];
     const int row_thread = kC.threads > ptx::kWarp ? ptx::thread_idx() : ptx::thread_idx() % kC.threads;
     const int group = kC.threads > ptx::kWarp ? 0 : ptx::thread_idx() / kC.threads;
-    Part pipeline{p, part, s_reduce, s_reduce + kReduceFloats + group * Part::kPiece, row_thread};
+    Part pipeline{p, part, s_reduce, s_reduce + kReduceFloats + group * Part::kPiece, row_thread, parity};
     const i64 blocks = ptx::num_blocks();
     const i64 shift = before % blocks;
     i64 first = ptx::block_idx() - shift;

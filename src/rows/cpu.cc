@@ -1,6 +1,6 @@
 // The row operators on the CPU: workers take equal shares of the rows, whatever parts these have. A row goes through the stages of
-// cpu_kernels.h in an f32 buffer; rows that no stage must see whole go through in pieces that stay in the first cache. Where a stage has
-// time, it asks memory for the next row. Large outputs are written past the caches, which saves reading them first.
+// cpu_kernels.h in an f32 buffer; rows that no stage must see whole go through in pieces that stay in the first cache. A plain RMSNorm loads
+// each row in the pass that stores the one before. Large outputs are written past the caches, which saves reading them first.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -24,6 +24,7 @@ using abi::Rotation;
 using abi::Scaling;
 
 constexpr std::int64_t kPiece = 2048;                   // elements: two buffers of f32 stay in the first cache
+constexpr std::int64_t kMostJoined = 1 << 15;           // elements of a row whose heads are done together
 constexpr std::int64_t kSmallCall = 64 << 10;           // bytes that one thread is done with before others have woken up
 constexpr std::int64_t kStreamBytes = std::int64_t{8} << 20;  // outputs from here on do not stay in a cache anyway
 
@@ -37,6 +38,7 @@ struct PartJob {
   std::vector<float> bias;
   std::int64_t weight_heads = 0;
   std::int64_t piece = 0;
+  bool heads_adjoin = false;  // all heads of a row are loaded and stored at once
   bool dense_x = false, dense_second = false, dense_sum = false, dense_out = false;
   bool stream = false;
 };
@@ -69,6 +71,10 @@ PartJob prepare(const abi::PartConfig& c, const abi::RowPart& a, std::int64_t ro
   const bool whole = c.norm != Norm::none || c.rotation != Rotation::none || c.scaling == Scaling::row;
   job.piece = whole ? c.dim : std::min<std::int64_t>(c.dim, kPiece);
   job.weight_heads = a.weight_head_stride != 0 ? a.heads : 1;
+  job.heads_adjoin = a.heads > 1 && job.dense_x && job.dense_out && !c.residual && c.act == Act::none && a.heads * c.dim <= kMostJoined &&
+                     (c.scaling == Scaling::none || c.scaling == Scaling::tensor) && a.x.head_stride == bytes_of(c.x, c.dim) && bits_of(c.out) != 4 &&
+                     a.out.head_stride == bytes_of(c.out, c.dim);
+  if (job.heads_adjoin) job.piece = a.heads * c.dim;
   const auto widen = [&](const unsigned char* from, float offset, std::vector<float>& to) {
     to.resize(static_cast<std::size_t>(job.weight_heads * c.dim + kPad));
     for (std::int64_t h = 0; h < job.weight_heads; ++h) {
@@ -117,9 +123,43 @@ class RowWorker {
     if (b_.row.size() < room) b_.row.resize(room);
   }
 
-  void run(std::int64_t row, std::int64_t head) {
+  void run(std::int64_t row) {
     if (c_.paged) place_ = p_.places[row];
+    if (c_.rotation != Rotation::none) position_ = std::clamp<std::int64_t>(position_of(p_, row), 0, p_.num_positions - 1);
+    if (job_.heads_adjoin) return run_joined(row);
+    for (std::int64_t head = 0; head < a_.heads; ++head) run_head(row, head);
+  }
+  void run_head(std::int64_t row, std::int64_t head) {
     for (std::int64_t begin = 0; begin < c_.dim; begin += job_.piece) run_piece(row, head, begin, std::min<std::int64_t>(job_.piece, c_.dim - begin));
+  }
+
+  /// A plain RMSNorm of dense rows: begin, then one step a row.
+  static bool steps(const PartJob& job) {
+    const abi::PartConfig& c = *job.config;
+    return c.norm == Norm::rms && c.rotation == Rotation::none && c.scaling == Scaling::none && !c.paged && c.out == c.x && job.bias.empty() && job.args->heads == 1 &&
+           job.dense_x && job.dense_out && (!c.residual || (job.dense_second && (job.args->residual_out.data == nullptr || job.dense_sum)));
+  }
+  void run_steps(std::int64_t begin, std::int64_t end) {
+    if (begin == end) return;
+    const std::int64_t n = c_.dim;
+    if (b_.scratch.size() < b_.row.size()) b_.scratch.resize(b_.row.size());
+    float* row = b_.row.data();
+    float* next = b_.scratch.data();
+    std::vector<float> ones;
+    const float* weight = job_.weight.data();
+    if (!c_.has_weight) {
+      ones.assign(static_cast<std::size_t>(n + kPad), 1.0F);
+      weight = ones.data();
+    }
+    float squares = load(begin, 0, 0, n);
+    for (std::int64_t r = begin; r < end; ++r) {
+      const float factor = 1.0F / std::sqrt(squares / static_cast<float>(n) + a_.eps);
+      if (r + 1 == end) return k_.scale_store(c_.out, row, n, factor, weight, nullptr, at(a_.out, r, 0), job_.stream);
+      const bool sum = a_.residual_out.data != nullptr;
+      squares = k_.norm_step(c_.x, at(a_.x, r + 1, 0), c_.residual ? at(a_.second, r + 1, 0) : nullptr, sum ? at(a_.residual_out, r + 1, 0) : nullptr, next, row, n, factor,
+                             weight, at(a_.out, r, 0), job_.stream);
+      std::swap(row, next);
+    }
   }
 
  private:
@@ -162,12 +202,39 @@ class RowWorker {
     return squares;
   }
 
+  void rotate(float* x) {
+    const float* cos = p_.cos_sin + position_ * p_.cos_sin_stride;
+    k_.rotate(c_.rotation, x + c_.rotary_begin, c_.rotary / 2, cos, cos + c_.rotary / 2);
+  }
+
+  /// All heads of a row: one load and one store.
+  void run_joined(std::int64_t row) {
+    float* x = b_.row.data();
+    const std::int64_t n = a_.heads * c_.dim;
+    if (c_.norm == Norm::none) load(row, 0, 0, n);
+    for (std::int64_t head = 0; head < a_.heads; ++head) {
+      float* y = x + head * c_.dim;
+      if (c_.norm != Norm::none) {
+        float squares = k_.load(c_.x, at(a_.x, row, head), c_.dim, y);
+        if (c_.norm == Norm::layer) squares = k_.centre(y, c_.dim);
+        const float factor = 1.0F / std::sqrt(squares / static_cast<float>(c_.dim) + a_.eps);
+        const std::size_t first = static_cast<std::size_t>(job_.weight_heads > 1 ? head * c_.dim : 0);
+        k_.scale(y, c_.dim, factor, c_.has_weight ? job_.weight.data() + first : nullptr, c_.has_bias ? job_.bias.data() + first : nullptr);
+      }
+      if (c_.rotation != Rotation::none) rotate(y);
+    }
+    store(row, 0, 0, n, out_at(row, 0));
+  }
+
+  std::byte* out_at(std::int64_t row, std::int64_t head) const {
+    if (!c_.paged) return at(a_.out, row, head);
+    return reinterpret_cast<std::byte*>(a_.out.data) + place_.page * a_.page_stride + place_.token * a_.out.row_stride + head * a_.out.head_stride;
+  }
+
   void run_piece(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n) {
     float* x = b_.row.data();
     float squares = load(row, head, begin, n);
-    std::byte* out = c_.paged ? reinterpret_cast<std::byte*>(a_.out.data) + place_.page * a_.page_stride + place_.token * a_.out.row_stride +
-                                    head * a_.out.head_stride
-                              : at(a_.out, row, head);
+    std::byte* out = out_at(row, head);
     out += bits_of(c_.out) == 4 ? begin / 2 : begin * a_.out.dim_stride;
     if (c_.norm != Norm::none) {
       if (c_.norm == Norm::layer) squares = k_.centre(x, n);
@@ -176,16 +243,12 @@ class RowWorker {
       const float* weight = c_.has_weight ? job_.weight.data() + first : nullptr;
       const float* bias = c_.has_bias ? job_.bias.data() + first : nullptr;
       if (c_.rotation == Rotation::none && c_.scaling == Scaling::none && job_.dense_out) {
-        const bool next = job_.dense_x && a_.heads == 1 && row + 1 < p_.rows;
-        const Ahead ahead{next ? reinterpret_cast<const char*>(at(a_.x, row + 1, head)) : nullptr, next ? bytes_of(c_.x, n) : 0};
-        return k_.scale_store(c_.out, x, n, factor, weight, bias, out, job_.stream, ahead);
+        return k_.scale_store(c_.out, x, n, factor, weight, bias, out, job_.stream);
       }
       k_.scale(x, n, factor, weight, bias);
     }
     if (c_.rotation != Rotation::none) {
-      const std::int64_t position = std::clamp<std::int64_t>(position_of(p_, row), 0, p_.num_positions - 1);
-      const float* cos = p_.cos_sin + position * p_.cos_sin_stride;
-      k_.rotate(c_.rotation, x + c_.rotary_begin, c_.rotary / 2, cos, cos + c_.rotary / 2);
+      rotate(x);
     }
     store(row, head, begin, n, out);
   }
@@ -254,6 +317,7 @@ class RowWorker {
   const abi::RowPart& a_;
   Buffers& b_;
   abi::TokenPlace place_{};
+  std::int64_t position_ = 0;
 };
 
 }  // namespace
@@ -281,9 +345,13 @@ void run_on_cpu(const Context& context, const Launch& launch) {
     Buffers buffers;
     for (const PartJob& job : jobs) {
       RowWorker worker(k, p, job, buffers);
+      if (RowWorker::steps(job)) {
+        worker.run_steps(begin, end);
+        continue;
+      }
       for (std::int64_t row = begin; row < end; ++row) {
         if (job.config->paged && p.places[row].token < 0) continue;
-        for (std::int64_t head = 0; head < job.args->heads; ++head) worker.run(row, head);
+        worker.run(row);
       }
     }
     k.flush();

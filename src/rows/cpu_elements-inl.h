@@ -104,8 +104,12 @@ struct Bf16 : Half<Bf16> {
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1U));
     const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7fffU)), odd));
     const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40U));
-    const VI code = hn::BitCast(di, hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded));
-    return hn::DemoteTo(hn::Rebind<std::uint16_t, DF>(), code);
+    const auto code = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+#if HWY_TARGET == HWY_AVX3
+    return hn::TruncateTo(hn::Rebind<std::uint16_t, DF>(), code);  // a third of what saturating takes
+#else
+    return hn::DemoteTo(hn::Rebind<std::uint16_t, DF>(), hn::BitCast(di, code));
+#endif
   }
 };
 
@@ -115,8 +119,12 @@ struct F16 : Half<F16> {
     return widen_f16(hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)));
   }
   static HWY_INLINE V16 encode(VF x) {
+#if HWY_TARGET == HWY_EMU128
     const VI code = encode_float<5, 10, 0x7c00, 0x7e00, 15>(x);
     return hn::DemoteTo(hn::Rebind<std::uint16_t, DF>(), code);
+#else
+    return hn::BitCast(hn::Rebind<std::uint16_t, DF>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, DF>(), x));
+#endif
   }
 };
 

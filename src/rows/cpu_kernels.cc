@@ -97,34 +97,40 @@ float load_sum(Elem type, const void* x, const void* residual, std::int64_t n, f
   }
 }
 
-/// e^x for x <= 0, 0 below -104; NaN stays. The exponent is split exactly with the low part of log2 e, so that large arguments lose nothing.
-HWY_INLINE VF exp_negative(VF x) {
+/// e^x for x in [-87, 88]; NaN stays. The exponent is split exactly with the low part of log2 e, so that large arguments lose nothing.
+HWY_INLINE VF exp_bounded(VF x) {
   const VF magic = hn::Set(df, 0x1.8p23F);
-  const auto tiny = hn::Lt(x, hn::Set(df, -104.0F));
-  const VF limited = hn::IfThenElse(tiny, hn::Set(df, -104.0F), x);
-  const VF shifted = hn::MulAdd(limited, hn::Set(df, 1.44269502F), magic);
+  const VF shifted = hn::MulAdd(x, hn::Set(df, 1.44269502F), magic);
   const VF n = hn::Sub(shifted, magic);
-  const VF f = hn::MulAdd(limited, hn::Set(df, 1.92596303e-8F), hn::MulSub(limited, hn::Set(df, 1.44269502F), n));
+  const VF f = hn::MulAdd(x, hn::Set(df, 1.92596303e-8F), hn::MulSub(x, hn::Set(df, 1.44269502F), n));
   const VF f2 = hn::Mul(f, f);
   // 2^f, minimax on [-1/2, 1/2] with a relative error below 1.1e-8.
   const VF p45 = hn::MulAdd(hn::Set(df, 1.54035122e-4F), f, hn::Set(df, 1.33907353e-3F));
   const VF p23 = hn::MulAdd(hn::Set(df, 9.61823761e-3F), f, hn::Set(df, 5.55035733e-2F));
   const VF p01 = hn::MulAdd(hn::Set(df, 0.240226492F), f, hn::Set(df, 0.693147182F));
   const VF p = hn::MulAdd(hn::MulAdd(hn::MulAdd(p45, f2, p23), f2, p01), f, hn::Set(df, 1.0F));
-  // In two steps: 2^n may be subnormal.
-  const auto exponent = hn::BitCast(di, shifted);
-  const auto half = hn::ShiftRight<1>(hn::Sub(exponent, hn::Set(di, 0x4b400000)));
-  const auto rest = hn::Sub(hn::Sub(exponent, hn::Set(di, 0x4b400000)), half);
-  const VF scale_a = hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(half, hn::Set(di, 127))));
-  const VF scale_b = hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(rest, hn::Set(di, 127))));
-  return hn::IfThenElse(tiny, hn::Zero(df), hn::Mul(hn::Mul(p, scale_a), scale_b));
+  const VF scale = hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127))));
+  return hn::Mul(p, scale);
 }
 
-/// 1 / (1 + e^-x), by e^-|x|, which cannot overflow.
+/// 1 / x within 2 units in the last place, for x in [1, 2^126).
+HWY_INLINE VF reciprocal(VF x) {
+#if HWY_TARGET == HWY_EMU128
+  return hn::Div(hn::Set(df, 1.0F), x);
+#else
+  VF r = hn::ApproximateReciprocal(x);
+  r = hn::MulAdd(r, hn::NegMulAdd(x, r, hn::Set(df, 1.0F)), r);
+  return hn::MulAdd(r, hn::NegMulAdd(x, r, hn::Set(df, 1.0F)), r);
+#endif
+}
+
+/// 1 / (1 + e^-x); 0 below -87, where it is less than 2e-38.
 HWY_INLINE VF logistic(VF x) {
-  const VF e = exp_negative(hn::Neg(hn::Abs(x)));
-  const VF numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(df)), e, hn::Set(df, 1.0F));
-  return hn::Div(numerator, hn::Add(e, hn::Set(df, 1.0F)));
+  const VF low = hn::Set(df, -87.0F);
+  const auto tiny = hn::Lt(x, low);
+  const VF bounded = hn::IfThenElse(hn::Gt(x, hn::Set(df, 87.0F)), hn::Set(df, 87.0F), hn::IfThenElse(tiny, low, x));
+  const VF y = reciprocal(hn::Add(hn::Set(df, 1.0F), exp_bounded(hn::Neg(bounded))));
+  return hn::IfThenElse(tiny, hn::Zero(df), y);
 }
 
 /// Phi(x) = erfc(-x / sqrt 2) / 2; erfc(z) = e^(-z z) t P(t), t = 1 / (1 + 0.3 z), z >= 0: P is interpolated at Chebyshev nodes with a
@@ -132,7 +138,8 @@ HWY_INLINE VF logistic(VF x) {
 HWY_INLINE VF normal_cdf(VF x) {
   const VF one = hn::Set(df, 1.0F);
   const VF z = hn::Mul(hn::Abs(x), hn::Set(df, 0.707106781F));
-  const VF t = hn::Div(one, hn::MulAdd(z, hn::Set(df, 0.3F), one));
+  const VF bounded = hn::IfThenElse(hn::Gt(z, hn::Set(df, 10.0F)), hn::Set(df, 10.0F), z);  // the tail is 0 from there on
+  const VF t = reciprocal(hn::MulAdd(bounded, hn::Set(df, 0.3F), one));
   const VF u = hn::MulSub(t, hn::Set(df, 3.11111116F), hn::Set(df, 2.11111116F));
   VF p = hn::Set(df, -1.37610205e-5F);
   p = hn::MulAdd(p, u, hn::Set(df, -7.70050638e-5F));
@@ -143,7 +150,12 @@ HWY_INLINE VF normal_cdf(VF x) {
   p = hn::MulAdd(p, u, hn::Set(df, 0.156989941F));
   p = hn::MulAdd(p, u, hn::Set(df, 0.306079107F));
   p = hn::MulAdd(p, u, hn::Set(df, 0.455555201F));
-  const VF tail = hn::Mul(hn::Mul(hn::Mul(hn::Set(df, 0.5F), t), p), exp_negative(hn::Neg(hn::Mul(z, z))));
+  const VF square = hn::Mul(z, z);
+  const auto some = hn::Lt(square, hn::Set(df, 87.0F));
+  const VF exponential = exp_bounded(hn::IfThenElse(some, hn::Neg(square), hn::Set(df, -87.0F)));
+  VF tail = hn::Mul(hn::Mul(hn::Mul(hn::Set(df, 0.5F), t), p), exponential);
+  tail = hn::IfThenElse(some, tail, hn::Sub(z, z));  // 0; NaN of NaN and infinities
+  tail = hn::IfThenElse(hn::Gt(z, hn::Set(df, 1e30F)), hn::Zero(df), tail);
   return hn::IfThenElse(hn::Lt(x, hn::Zero(df)), tail, hn::Sub(one, tail));
 }
 
@@ -239,38 +251,71 @@ HWY_INLINE VF scaled(const float* x, std::int64_t i, VF factor, const float* wei
 }
 
 template <class T, bool kWeight, bool kBias>
-void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream,
-                    Ahead ahead) {
+void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream) {
   const VF f = hn::Set(df, factor);
-  std::int64_t asked = 0;
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    for (; asked < ahead.bytes && asked <= i * T::kBytes; asked += 64) __builtin_prefetch(ahead.data + asked, 0, 2);
-    store_part<T>(scaled<kWeight, kBias>(x, i, f, weight, bias), out, i, n, stream);
-  }
+  for (std::int64_t i = 0; i < n; i += kLanes) store_part<T>(scaled<kWeight, kBias>(x, i, f, weight, bias), out, i, n, stream);
 }
 
 template <class T>
-void scale_store_to(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream,
-                    Ahead ahead) {
-  if (weight != nullptr && bias != nullptr) return scale_store_as<T, true, true>(x, n, factor, weight, bias, out, stream, ahead);
-  if (weight != nullptr) return scale_store_as<T, true, false>(x, n, factor, weight, bias, out, stream, ahead);
-  if (bias != nullptr) return scale_store_as<T, false, true>(x, n, factor, weight, bias, out, stream, ahead);
-  return scale_store_as<T, false, false>(x, n, factor, weight, bias, out, stream, ahead);
+void scale_store_to(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream) {
+  if (weight != nullptr && bias != nullptr) return scale_store_as<T, true, true>(x, n, factor, weight, bias, out, stream);
+  if (weight != nullptr) return scale_store_as<T, true, false>(x, n, factor, weight, bias, out, stream);
+  if (bias != nullptr) return scale_store_as<T, false, true>(x, n, factor, weight, bias, out, stream);
+  return scale_store_as<T, false, false>(x, n, factor, weight, bias, out, stream);
 }
 
-void scale_store(Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out, bool stream,
-                 Ahead ahead) {
+void scale_store(Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out, bool stream) {
   auto* o = static_cast<std::byte*>(out);
   stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
   switch (type) {
-    case Elem::f32: return scale_store_to<F32>(x, n, factor, weight, bias, o, stream, ahead);
-    case Elem::f16: return scale_store_to<F16>(x, n, factor, weight, bias, o, stream, ahead);
-    default: return scale_store_to<Bf16>(x, n, factor, weight, bias, o, stream, ahead);
+    case Elem::f32: return scale_store_to<F32>(x, n, factor, weight, bias, o, stream);
+    case Elem::f16: return scale_store_to<F16>(x, n, factor, weight, bias, o, stream);
+    default: return scale_store_to<Bf16>(x, n, factor, weight, bias, o, stream);
+  }
+}
+
+/// One pass over two rows: the next one is loaded while the one before it is scaled and stored, so that memory is never idle.
+template <class T, bool kResidual>
+float norm_step_as(const std::byte* next, const std::byte* residual, std::byte* sum, float* next_row, const float* row, std::int64_t n, float factor,
+                   const float* weight, std::byte* out, bool stream) {
+  const VF f = hn::Set(df, factor);
+  VF squares = hn::Zero(df);
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    VF y = load_part<T>(next, i, n);
+    if constexpr (kResidual) {
+      y = hn::Add(y, load_part<T>(residual, i, n));
+      if (sum != nullptr) store_part<T>(y, sum, i, n, false);
+    }
+    squares = hn::MulAdd(y, y, squares);
+    hn::StoreU(y, df, next_row + i);
+    store_part<T>(scaled<true, false>(row, i, f, weight, nullptr), out, i, n, stream);
+  }
+  return hn::GetLane(hn::SumOfLanes(df, squares));
+}
+
+template <class T>
+float norm_step_of(const std::byte* next, const std::byte* residual, std::byte* sum, float* next_row, const float* row, std::int64_t n, float factor,
+                   const float* weight, std::byte* out, bool stream) {
+  if (residual == nullptr) return norm_step_as<T, false>(next, residual, sum, next_row, row, n, factor, weight, out, stream);
+  return norm_step_as<T, true>(next, residual, sum, next_row, row, n, factor, weight, out, stream);
+}
+
+float norm_step(Elem type, const void* next, const void* residual, void* sum, float* next_row, const float* row, std::int64_t n, float factor,
+                const float* weight, void* out, bool stream) {
+  const auto* x = static_cast<const std::byte*>(next);
+  const auto* r = static_cast<const std::byte*>(residual);
+  auto* s = static_cast<std::byte*>(sum);
+  auto* o = static_cast<std::byte*>(out);
+  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  switch (type) {
+    case Elem::f32: return norm_step_of<F32>(x, r, s, next_row, row, n, factor, weight, o, stream);
+    case Elem::f16: return norm_step_of<F16>(x, r, s, next_row, row, n, factor, weight, o, stream);
+    default: return norm_step_of<Bf16>(x, r, s, next_row, row, n, factor, weight, o, stream);
   }
 }
 
 void scale(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
-  scale_store_to<F32>(x, n, factor, weight, bias, reinterpret_cast<std::byte*>(x), false, {});
+  scale_store_to<F32>(x, n, factor, weight, bias, reinterpret_cast<std::byte*>(x), false);
 }
 
 void rotate(abi::Rotation rotation, float* x, std::int64_t pairs, const float* cos, const float* sin) {
@@ -481,6 +526,7 @@ Kernels table() {
           .centre = centre,
           .scale = scale,
           .scale_store = scale_store,
+          .norm_step = norm_step,
           .rotate = rotate,
           .largest = largest,
           .store = store,

@@ -11,12 +11,6 @@ namespace girih::rows {
 
 inline constexpr std::int64_t kPad = 64;
 
-/// Memory that will be needed next: a stage asks for it, a line at a time, while it computes.
-struct Ahead {
-  const char* data = nullptr;
-  std::int64_t bytes = 0;
-};
-
 struct Kernels {
   /// Dense elements of any type as f32 (4-bit: from an even element on); returns the sum of their squares.
   float (*load)(abi::Elem type, const void* source, std::int64_t n, float* out);
@@ -31,7 +25,11 @@ struct Kernels {
   void (*scale)(float* x, std::int64_t n, float factor, const float* weight, const float* bias);
   /// The same, stored as f32, f16 or bf16. `stream`: past the caches.
   void (*scale_store)(abi::Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out,
-                      bool stream, Ahead ahead);
+                      bool stream);
+  /// load_sum() (residual may be null: load()) of the next row into `next_row`, and scale_store() of the row before it; returns the next
+  /// row's sum of squares. One type for all.
+  float (*norm_step)(abi::Elem type, const void* next, const void* residual, void* sum, float* next_row, const float* row, std::int64_t n,
+                     float factor, const float* weight, void* out, bool stream);
   /// Rotates the pairs of x [2 pairs].
   void (*rotate)(abi::Rotation rotation, float* x, std::int64_t pairs, const float* cos, const float* sin);
   /// The largest finite |x|, 0 where there is none.
