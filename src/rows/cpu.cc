@@ -62,7 +62,7 @@ std::byte* at(const abi::RowTensor& t, std::int64_t row, std::int64_t head) {
   return reinterpret_cast<std::byte*>(t.data) + row * t.row_stride + head * t.head_stride;
 }
 
-PartJob prepare(const abi::PartConfig& c, const abi::RowPart& a, std::int64_t rows) {
+PartJob prepare(const Kernels& k, const abi::PartConfig& c, const abi::RowPart& a, std::int64_t rows) {
   PartJob job{.config = &c, .args = &a, .weight = {}, .bias = {}};
   job.dense_x = dense(a.x, c.x);
   job.dense_second = dense(a.second, c.x);
@@ -78,8 +78,9 @@ PartJob prepare(const abi::PartConfig& c, const abi::RowPart& a, std::int64_t ro
   const auto widen = [&](const unsigned char* from, float offset, std::vector<float>& to) {
     to.resize(static_cast<std::size_t>(job.weight_heads * c.dim + kPad));
     for (std::int64_t h = 0; h < job.weight_heads; ++h) {
-      for (std::int64_t d = 0; d < c.dim; ++d)
-        to[static_cast<std::size_t>(h * c.dim + d)] = load_element(type_of(c.weight), from + h * a.weight_head_stride, d) + offset;
+      float* row = to.data() + h * c.dim;
+      k.load(c.weight, from + h * a.weight_head_stride, c.dim, row);
+      for (std::int64_t d = 0; offset != 0 && d < c.dim; ++d) row[d] += offset;
     }
   };
   if (c.has_weight) widen(a.weight, a.weight_offset, job.weight);
@@ -154,10 +155,23 @@ class RowWorker {
     float squares = load(begin, 0, 0, n);
     for (std::int64_t r = begin; r < end; ++r) {
       const float factor = 1.0F / std::sqrt(squares / static_cast<float>(n) + a_.eps);
-      if (r + 1 == end) return k_.scale_store(c_.out, row, n, factor, weight, nullptr, at(a_.out, r, 0), job_.stream);
+      if (r + 1 == end) {
+        if (!c_.residual) k_.load(c_.x, at(a_.x, r, 0), n, row);
+        return k_.scale_store(c_.out, row, n, factor, weight, nullptr, at(a_.out, r, 0), job_.stream);
+      }
       const bool sum = a_.residual_out.data != nullptr;
-      squares = k_.norm_step(c_.x, at(a_.x, r + 1, 0), c_.residual ? at(a_.second, r + 1, 0) : nullptr, sum ? at(a_.residual_out, r + 1, 0) : nullptr, next, row, n, factor,
-                             weight, at(a_.out, r, 0), job_.stream);
+      squares = k_.norm_step(c_.x,
+                             {.next = at(a_.x, r + 1, 0),
+                              .source = at(a_.x, r, 0),
+                              .residual = c_.residual ? at(a_.second, r + 1, 0) : nullptr,
+                              .sum = sum ? at(a_.residual_out, r + 1, 0) : nullptr,
+                              .next_row = next,
+                              .row = row,
+                              .factor = factor,
+                              .weight = weight,
+                              .out = at(a_.out, r, 0),
+                              .stream = job_.stream},
+                             n);
       std::swap(row, next);
     }
   }
@@ -233,6 +247,11 @@ class RowWorker {
 
   void run_piece(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n) {
     float* x = b_.row.data();
+    if (c_.act != Act::none && c_.scaling == Scaling::none && c_.out == c_.x && job_.dense_x && job_.dense_out && (c_.interleaved || job_.dense_second)) {
+      const std::byte* gate = at(a_.x, row, head) + begin * (c_.interleaved ? 2 : 1) * a_.x.dim_stride;
+      const std::byte* up = c_.interleaved ? nullptr : at(a_.second, row, head) + begin * a_.second.dim_stride;
+      return k_.activate_store(c_.x, c_.act, c_.interleaved, gate, up, n, a_.alpha, a_.limit, at(a_.out, row, head) + begin * a_.out.dim_stride, job_.stream);
+    }
     float squares = load(row, head, begin, n);
     std::byte* out = out_at(row, head);
     out += bits_of(c_.out) == 4 ? begin / 2 : begin * a_.out.dim_stride;
@@ -300,7 +319,7 @@ class RowWorker {
     std::byte* place = scales_at(row, head) + first * a_.scale_block_stride;
     const bool adjacent = a_.swizzled_columns == 0 && a_.scale_block_stride == size;
     std::byte* scales = adjacent ? place : b_.scales.data();
-    k_.store_blocks(c_.out, c_.scaling, b_.row.data(), n, a_.global_scale, codes, scales, b_.scratch.data(), job_.stream);
+    k_.store_blocks(c_.out, c_.scaling, b_.row.data(), n, a_.global_scale, codes, scales, b_.scratch.data());
     if (!job_.dense_out) copy_elements(codes, 1, out, a_.out.dim_stride, 1, n);
     if (adjacent) return;
     for (std::int64_t i = 0; i < blocks; ++i) {
@@ -338,7 +357,7 @@ void run_on_cpu(const Context& context, const Launch& launch) {
   std::int64_t total_bytes = 0;
   for (int i = 0; i < launch.num_parts; ++i) {
     const abi::PartConfig& c = launch.configs[static_cast<std::size_t>(i)];
-    jobs.push_back(prepare(c, p.parts[i], p.rows));
+    jobs.push_back(prepare(k, c, p.parts[i], p.rows));
     total_bytes += p.rows * p.parts[i].heads * bytes_of(c.x, c.dim);
   }
   const auto work = [&](std::int64_t begin, std::int64_t end) {

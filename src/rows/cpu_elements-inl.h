@@ -85,10 +85,6 @@ struct Half {
     const hn::Rebind<std::uint16_t, DF> d16;
     hn::StoreU(Self::encode(x), d16, reinterpret_cast<std::uint16_t*>(p));
   }
-  static HWY_INLINE void stream(VF x, std::byte* p) {
-    const hn::Rebind<std::uint16_t, DF> d16;
-    hn::Stream(Self::encode(x), d16, reinterpret_cast<std::uint16_t*>(p));
-  }
 };
 using V16 = hn::Vec<hn::Rebind<std::uint16_t, DF>>;
 
@@ -136,7 +132,6 @@ struct Byte {
     const hn::Rebind<std::uint8_t, DF> d8;
     hn::StoreU(hn::DemoteTo(d8, Self::encode(x)), d8, reinterpret_cast<std::uint8_t*>(p));
   }
-  static HWY_INLINE void stream(VF x, std::byte* p) { store(x, p); }
 };
 
 /// By way of f16: e5m2 is its upper half. An e4m3 code put below the sign with an exponent bit to spare is an f16 2^8 too small, whose NaN
@@ -202,18 +197,31 @@ struct E2m1 {
 
 /// Stores a vector of a row's elements from `i` on, or as many as are left of `n`.
 template <class T>
-HWY_INLINE void store_part(VF x, std::byte* out, std::int64_t i, std::int64_t n, bool stream) {
-  if (i + kLanes <= n) {
-    if (stream) {
-      T::stream(x, out + i * T::kBytes);
-    } else {
-      T::store(x, out + i * T::kBytes);
-    }
-    return;
-  }
+HWY_INLINE void store_part(VF x, std::byte* out, std::int64_t i, std::int64_t n) {
+  if (i + kLanes <= n) return T::store(x, out + i * T::kBytes);
   alignas(64) std::byte rest[kLanes * 4];
   T::store(x, rest);
   __builtin_memcpy(out + i * T::kBytes, rest, static_cast<std::size_t>((n - i) * T::kBytes));
+}
+
+/// Stores two whole vectors. Past the caches only whole lines are fast: two 16-bit vectors are one.
+template <class T>
+HWY_INLINE void store_two(VF a, VF b, std::byte* out, std::int64_t i, bool stream) {
+  if constexpr (T::kBytes == 2) {
+    if (stream) {
+      const hn::Repartition<std::uint16_t, DF> whole;
+      hn::Stream(hn::Combine(whole, T::encode(b), T::encode(a)), whole, reinterpret_cast<std::uint16_t*>(out) + i);
+      return;
+    }
+  } else if constexpr (T::kBytes == 4) {
+    if (stream) {
+      T::stream(a, out + i * T::kBytes);
+      T::stream(b, out + (i + kLanes) * T::kBytes);
+      return;
+    }
+  }
+  T::store(a, out + i * T::kBytes);
+  T::store(b, out + (i + kLanes) * T::kBytes);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -81,7 +81,7 @@ float load_sum_as(const std::byte* x, const std::byte* residual, std::int64_t n,
     const VF y = hn::Add(load_part<T>(x, i, n), load_part<T>(residual, i, n));
     squares = hn::MulAdd(y, y, squares);
     hn::StoreU(y, df, out + i);
-    if (sum != nullptr) store_part<T>(y, sum, i, n, false);
+    if (sum != nullptr) store_part<T>(y, sum, i, n);
   }
   return hn::GetLane(hn::SumOfLanes(df, squares));
 }
@@ -179,6 +179,14 @@ HWY_INLINE VF activate_vector(VF gate, VF up, float alpha, float limit) {
   }
 }
 
+/// Of operands that alternate.
+template <class L, Act kAct>
+HWY_INLINE VF activate_pairs(const std::byte* pairs, std::int64_t i, std::int64_t n, float alpha, float limit) {
+  const VF low = load_part<L>(pairs, 2 * i, 2 * n);
+  const VF high = 2 * i + kLanes < 2 * n ? load_part<L>(pairs, 2 * i + kLanes, 2 * n) : hn::Zero(df);
+  return activate_vector<kAct>(hn::ConcatEven(df, high, low), hn::ConcatOdd(df, high, low), alpha, limit);
+}
+
 template <class L, Act kAct>
 void activate_as(bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit, float* out) {
   if (!interleaved) {
@@ -186,17 +194,47 @@ void activate_as(bool interleaved, const std::byte* gate, const std::byte* up, s
       hn::StoreU(activate_vector<kAct>(load_part<L>(gate, i, n), load_part<L>(up, i, n), alpha, limit), df, out + i);
     return;
   }
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    alignas(64) float pairs[2 * kLanes];
-    alignas(64) float operands[2 * kLanes];
-    const std::int64_t count = n - i < kLanes ? n - i : kLanes;
-    hn::Store(load_part<L>(gate, 2 * i, 2 * n), df, pairs);
-    hn::Store(2 * count > kLanes ? load_part<L>(gate, 2 * i + kLanes, 2 * n) : hn::Zero(df), df, pairs + kLanes);
-    for (int e = 0; e < kLanes; ++e) {
-      operands[e] = pairs[2 * e];
-      operands[kLanes + e] = pairs[2 * e + 1];
-    }
-    hn::StoreU(activate_vector<kAct>(hn::Load(df, operands), hn::Load(df, operands + kLanes), alpha, limit), df, out + i);
+  for (std::int64_t i = 0; i < n; i += kLanes) hn::StoreU(activate_pairs<L, kAct>(gate, i, n, alpha, limit), df, out + i);
+}
+
+/// The same, stored as the sources' type at once.
+template <class T, Act kAct>
+void activate_store_as(bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit, std::byte* out, bool stream) {
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    const std::int64_t j = i + kLanes;
+    const VF a = interleaved ? activate_pairs<T, kAct>(gate, i, n, alpha, limit)
+                             : activate_vector<kAct>(T::load(gate + i * T::kBytes), T::load(up + i * T::kBytes), alpha, limit);
+    const VF b = interleaved ? activate_pairs<T, kAct>(gate, j, n, alpha, limit)
+                             : activate_vector<kAct>(T::load(gate + j * T::kBytes), T::load(up + j * T::kBytes), alpha, limit);
+    store_two<T>(a, b, out, i, stream);
+  }
+  for (; i < n; i += kLanes) {
+    const VF y = interleaved ? activate_pairs<T, kAct>(gate, i, n, alpha, limit) : activate_vector<kAct>(load_part<T>(gate, i, n), load_part<T>(up, i, n), alpha, limit);
+    store_part<T>(y, out, i, n);
+  }
+}
+
+template <class T>
+void activate_store_of(Act act, bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit, std::byte* out, bool stream) {
+  switch (act) {
+    case Act::silu: return activate_store_as<T, Act::silu>(interleaved, gate, up, n, alpha, limit, out, stream);
+    case Act::gelu: return activate_store_as<T, Act::gelu>(interleaved, gate, up, n, alpha, limit, out, stream);
+    case Act::gelu_tanh: return activate_store_as<T, Act::gelu_tanh>(interleaved, gate, up, n, alpha, limit, out, stream);
+    case Act::swigluoai: return activate_store_as<T, Act::swigluoai>(interleaved, gate, up, n, alpha, limit, out, stream);
+    default: return activate_store_as<T, Act::multiply>(interleaved, gate, up, n, alpha, limit, out, stream);
+  }
+}
+
+void activate_store(Elem type, Act act, bool interleaved, const void* gate, const void* up, std::int64_t n, float alpha, float limit, void* out, bool stream) {
+  const auto* g = static_cast<const std::byte*>(gate);
+  const auto* u = static_cast<const std::byte*>(up);
+  auto* o = static_cast<std::byte*>(out);
+  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  switch (type) {
+    case Elem::f32: return activate_store_of<F32>(act, interleaved, g, u, n, alpha, limit, o, stream);
+    case Elem::f16: return activate_store_of<F16>(act, interleaved, g, u, n, alpha, limit, o, stream);
+    default: return activate_store_of<Bf16>(act, interleaved, g, u, n, alpha, limit, o, stream);
   }
 }
 
@@ -253,7 +291,10 @@ HWY_INLINE VF scaled(const float* x, std::int64_t i, VF factor, const float* wei
 template <class T, bool kWeight, bool kBias>
 void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream) {
   const VF f = hn::Set(df, factor);
-  for (std::int64_t i = 0; i < n; i += kLanes) store_part<T>(scaled<kWeight, kBias>(x, i, f, weight, bias), out, i, n, stream);
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes)
+    store_two<T>(scaled<kWeight, kBias>(x, i, f, weight, bias), scaled<kWeight, kBias>(x, i + kLanes, f, weight, bias), out, i, stream);
+  for (; i < n; i += kLanes) store_part<T>(scaled<kWeight, kBias>(x, i, f, weight, bias), out, i, n);
 }
 
 template <class T>
@@ -274,43 +315,53 @@ void scale_store(Elem type, const float* x, std::int64_t n, float factor, const 
   }
 }
 
-/// One pass over two rows: the next one is loaded while the one before it is scaled and stored, so that memory is never idle.
+/// One pass over two rows: the next one is brought in while the one before it is scaled and stored, so that memory is never idle. Without a
+/// residual rows are read once more from the cache, in their own type, and no buffers are needed.
 template <class T, bool kResidual>
-float norm_step_as(const std::byte* next, const std::byte* residual, std::byte* sum, float* next_row, const float* row, std::int64_t n, float factor,
-                   const float* weight, std::byte* out, bool stream) {
-  const VF f = hn::Set(df, factor);
+float norm_step_as(const NormStep& s, std::int64_t n) {
+  const auto* next = static_cast<const std::byte*>(s.next);
+  const auto* residual = static_cast<const std::byte*>(s.residual);
+  const auto* source = static_cast<const std::byte*>(s.source);
+  auto* sum = static_cast<std::byte*>(s.sum);
+  auto* out = static_cast<std::byte*>(s.out);
+  const bool stream = s.stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  const VF f = hn::Set(df, s.factor);
   VF squares = hn::Zero(df);
-  for (std::int64_t i = 0; i < n; i += kLanes) {
+  const auto bring = [&](std::int64_t i) HWY_ATTR {
     VF y = load_part<T>(next, i, n);
     if constexpr (kResidual) {
       y = hn::Add(y, load_part<T>(residual, i, n));
-      if (sum != nullptr) store_part<T>(y, sum, i, n, false);
+      if (sum != nullptr) store_part<T>(y, sum, i, n);
     }
     squares = hn::MulAdd(y, y, squares);
-    hn::StoreU(y, df, next_row + i);
-    store_part<T>(scaled<true, false>(row, i, f, weight, nullptr), out, i, n, stream);
+    return y;
+  };
+  const auto value = [&](std::int64_t i, VF brought) HWY_ATTR {
+    VF x;
+    if constexpr (kResidual) {
+      hn::StoreU(brought, df, s.next_row + i);
+      x = hn::LoadU(df, s.row + i);
+    } else {
+      x = load_part<T>(source, i, n);
+    }
+    return hn::Mul(hn::Mul(x, f), hn::LoadU(df, s.weight + i));
+  };
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    const VF a = value(i, bring(i));
+    const VF b = value(i + kLanes, bring(i + kLanes));
+    store_two<T>(a, b, out, i, stream);
   }
+  for (; i < n; i += kLanes) store_part<T>(value(i, bring(i)), out, i, n);
   return hn::GetLane(hn::SumOfLanes(df, squares));
 }
 
-template <class T>
-float norm_step_of(const std::byte* next, const std::byte* residual, std::byte* sum, float* next_row, const float* row, std::int64_t n, float factor,
-                   const float* weight, std::byte* out, bool stream) {
-  if (residual == nullptr) return norm_step_as<T, false>(next, residual, sum, next_row, row, n, factor, weight, out, stream);
-  return norm_step_as<T, true>(next, residual, sum, next_row, row, n, factor, weight, out, stream);
-}
-
-float norm_step(Elem type, const void* next, const void* residual, void* sum, float* next_row, const float* row, std::int64_t n, float factor,
-                const float* weight, void* out, bool stream) {
-  const auto* x = static_cast<const std::byte*>(next);
-  const auto* r = static_cast<const std::byte*>(residual);
-  auto* s = static_cast<std::byte*>(sum);
-  auto* o = static_cast<std::byte*>(out);
-  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+float norm_step(Elem type, const NormStep& step, std::int64_t n) {
+  const bool residual = step.residual != nullptr;
   switch (type) {
-    case Elem::f32: return norm_step_of<F32>(x, r, s, next_row, row, n, factor, weight, o, stream);
-    case Elem::f16: return norm_step_of<F16>(x, r, s, next_row, row, n, factor, weight, o, stream);
-    default: return norm_step_of<Bf16>(x, r, s, next_row, row, n, factor, weight, o, stream);
+    case Elem::f32: return residual ? norm_step_as<F32, true>(step, n) : norm_step_as<F32, false>(step, n);
+    case Elem::f16: return residual ? norm_step_as<F16, true>(step, n) : norm_step_as<F16, false>(step, n);
+    default: return residual ? norm_step_as<Bf16, true>(step, n) : norm_step_as<Bf16, false>(step, n);
   }
 }
 
@@ -355,12 +406,15 @@ float largest(const float* x, std::int64_t n) {
 /// Divides where there is something to divide by: x / 1 is x, but NaN payloads and time are saved.
 template <class T>
 void store_as(const float* x, std::int64_t n, float scale, std::byte* out, bool stream) {
-  if (scale == 1.0F) {
-    for (std::int64_t i = 0; i < n; i += kLanes) store_part<T>(hn::LoadU(df, x + i), out, i, n, stream);
-  } else {
-    const VF divisor = hn::Set(df, scale);
-    for (std::int64_t i = 0; i < n; i += kLanes) store_part<T>(hn::Div(hn::LoadU(df, x + i), divisor), out, i, n, stream);
-  }
+  const VF divisor = hn::Set(df, scale);
+  const bool one = scale == 1.0F;
+  const auto value = [&](std::int64_t i) HWY_ATTR {
+    const VF y = hn::LoadU(df, x + i);
+    return one ? y : hn::Div(y, divisor);
+  };
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) store_two<T>(value(i), value(i + kLanes), out, i, stream);
+  for (; i < n; i += kLanes) store_part<T>(value(i), out, i, n);
 }
 
 /// Two codes to a byte; an odd end leaves its high nibble 0.
@@ -422,13 +476,13 @@ void choose_f32(float* most, std::int64_t count, float largest_code, float globa
     VF stored = hn::Min(hn::Div(hn::Div(hn::LoadU(df, most + i), hn::Set(df, largest_code)), g), hn::Set(df, 0x1.fffffep127F));
     stored = hn::IfThenElse(hn::Gt(hn::Mul(stored, g), hn::Zero(df)), stored, hn::Set(df, 1.0F));
     hn::StoreU(hn::Mul(stored, g), df, most + i);
-    store_part<F32>(stored, scales, i, count, false);
+    store_part<F32>(stored, scales, i, count);
   }
 }
 
 /// Codes relative to their block's scale; 0 where that is 0.
 template <class T, int kBlock>
-void encode_blocks(const float* x, std::int64_t n, const float* scales, std::byte* out, bool stream) {
+void encode_blocks(const float* x, std::int64_t n, const float* scales, std::byte* out) {
   for (std::int64_t first = 0; first < n; first += kBlock) {
     const VF scale = hn::Set(df, scales[first / kBlock]);
     const auto some = hn::Gt(scale, hn::Zero(df));
@@ -437,33 +491,32 @@ void encode_blocks(const float* x, std::int64_t n, const float* scales, std::byt
       if constexpr (T::kBytes == 0) {
         store_e2m1_part(y, i, n, reinterpret_cast<std::uint8_t*>(out));
       } else {
-        store_part<T>(y, out, i, n, stream);
+        store_part<T>(y, out, i, n);
       }
     }
   }
 }
 
-void store_blocks(Elem type, abi::Scaling scaling, const float* x, std::int64_t n, float global, void* out, void* scales, float* scratch,
-                  bool stream) {
+void store_blocks(Elem type, abi::Scaling scaling, const float* x, std::int64_t n, float global, void* out, void* scales, float* scratch) {
   auto* o = static_cast<std::byte*>(out);
   auto* s = static_cast<std::byte*>(scales);
   const bool mx = scaling == abi::Scaling::mx;
   if (type == Elem::nvfp4) {
     largest_of_blocks<16>(x, n, scratch);
     choose_nvfp4(scratch, (n + 15) / 16, global, s);
-    return encode_blocks<E2m1, 16>(x, n, scratch, o, stream);
+    return encode_blocks<E2m1, 16>(x, n, scratch, o);
   }
   if (type == Elem::mxfp4 || mx) {
     largest_of_blocks<32>(x, n, scratch);
     choose_mx(scratch, (n + 31) / 32, type == Elem::e4m3 ? 8 : (type == Elem::e5m2 ? 15 : 2), global, s);
-    if (type == Elem::mxfp4) return encode_blocks<E2m1, 32>(x, n, scratch, o, stream);
-    return type == Elem::e4m3 ? encode_blocks<E4m3, 32>(x, n, scratch, o, stream) : encode_blocks<E5m2, 32>(x, n, scratch, o, stream);
+    if (type == Elem::mxfp4) return encode_blocks<E2m1, 32>(x, n, scratch, o);
+    return type == Elem::e4m3 ? encode_blocks<E4m3, 32>(x, n, scratch, o) : encode_blocks<E5m2, 32>(x, n, scratch, o);
   }
   largest_of_blocks<128>(x, n, scratch);
   choose_f32(scratch, (n + 127) / 128, type == Elem::e4m3 ? 448.0F : (type == Elem::e5m2 ? 57344.0F : 127.0F), global, s);
-  if (type == Elem::e4m3) return encode_blocks<E4m3, 128>(x, n, scratch, o, stream);
-  if (type == Elem::e5m2) return encode_blocks<E5m2, 128>(x, n, scratch, o, stream);
-  encode_blocks<I8, 128>(x, n, scratch, o, stream);
+  if (type == Elem::e4m3) return encode_blocks<E4m3, 128>(x, n, scratch, o);
+  if (type == Elem::e5m2) return encode_blocks<E5m2, 128>(x, n, scratch, o);
+  encode_blocks<I8, 128>(x, n, scratch, o);
 }
 
 template <class T>
@@ -471,7 +524,10 @@ void scale_blocks_as(const float* x, std::int64_t n, const float* scales, std::i
   for (std::int64_t first = 0; first < n; first += block) {
     const VF scale = hn::Set(df, scales[first / block]);
     const std::int64_t end = first + block < n ? first + block : n;
-    for (std::int64_t i = first; i < end; i += kLanes) store_part<T>(hn::Mul(hn::LoadU(df, x + i), scale), out, i, n, stream);
+    std::int64_t i = first;
+    for (; i + 2 * kLanes <= end; i += 2 * kLanes)
+      store_two<T>(hn::Mul(hn::LoadU(df, x + i), scale), hn::Mul(hn::LoadU(df, x + i + kLanes), scale), out, i, stream && block % (2 * kLanes) == 0);
+    for (; i < end; i += kLanes) store_part<T>(hn::Mul(hn::LoadU(df, x + i), scale), out, i, end);
   }
 }
 
@@ -523,6 +579,7 @@ Kernels table() {
   return {.load = load,
           .load_sum = load_sum,
           .activate = activate,
+          .activate_store = activate_store,
           .centre = centre,
           .scale = scale,
           .scale_store = scale_store,
