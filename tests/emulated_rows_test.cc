@@ -1,6 +1,5 @@
-// The row operators' kernels under the emulator: every case of cases/rows.h and rope.h against the reference, with few blocks, so that each works on
-// several rows, and with threads in an order drawn at random.
-// ctest: emulated-rows shards=2 timeout=600
+// The row operators' kernels under the emulator: every case of cases/rows.h and rope.h against the reference, with few blocks, so that each
+// works on several rows, and with threads in an order drawn at random. ctest: emulated-rows shards=2 timeout=600
 #include <gtest/gtest.h>
 
 #include "cases/rope.h"
@@ -81,9 +80,20 @@ TEST(EmulatedRopePlan, PlacesAndPositionsComeFromTheBlob) {
   blob.header.num_tokens = p.c.rows;
   blob.header.segments = {reinterpret_cast<const char*>(&blob.segment) - reinterpret_cast<const char*>(&blob), 1};
   blob.header.kv_rows = {reinterpret_cast<const char*>(blob.rows) - reinterpret_cast<const char*>(&blob), 3};
-  blob.segment = {.page_size = p.c.page_size, .num_groups = 3, .num_entries = std::ssize(batch.kv_indices), .kv_row_begin = 0, .num_table_heads = 1, .has_page_pos = 0, .masked = 1};
+  blob.segment = {.page_size = p.c.page_size,
+                  .num_groups = 3,
+                  .num_entries = std::ssize(batch.kv_indices),
+                  .kv_row_begin = 0,
+                  .num_table_heads = 1,
+                  .has_page_pos = 0,
+                  .masked = 1};
   for (std::size_t r = 0; r < 3; ++r)
-    blob.rows[r] = {.table_begin = batch.kv_indptr[r], .kv_len = batch.kv_len[r], .kv_pos = 0, .kv_rope_pos = 0, .q_begin = batch.append_indptr[r], .q_end = batch.append_indptr[r + 1]};
+    blob.rows[r] = {.table_begin = batch.kv_indptr[r],
+                    .kv_len = batch.kv_len[r],
+                    .kv_pos = 0,
+                    .kv_rope_pos = 0,
+                    .q_begin = batch.append_indptr[r],
+                    .q_end = batch.append_indptr[r + 1]};
   rows::Launch launch = p.describe(kEmulated);
   launch.params.plan = &blob.header;
   launch.params.kv_indices = batch.kv_indices.data();

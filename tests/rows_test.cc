@@ -86,10 +86,12 @@ TEST(Rows, PackBits) {
       }
       const std::vector<std::int64_t> indptr{0, 5, 5, 21, 1003};
       std::vector<std::uint8_t> out(200, 0xaa);
-      const std::vector<std::int64_t> at = segment_packbits(context, TensorView(x.data(), DType::u8, {1003}), indptr, TensorView(out.data(), DType::u8, {200}), order);
+      const std::vector<std::int64_t> at =
+          segment_packbits(context, TensorView(x.data(), DType::u8, {1003}), indptr, TensorView(out.data(), DType::u8, {200}), order);
       ASSERT_EQ(at, (std::vector<std::int64_t>{0, 1, 1, 3, 126}));
       for (std::size_t s = 0; s + 1 < indptr.size(); ++s) {
-        for (std::int64_t i = indptr[s]; i < indptr[s + 1]; ++i) ASSERT_EQ(bit(out.data() + at[s], i - indptr[s], order), x[static_cast<std::size_t>(i)] != 0);
+        for (std::int64_t i = indptr[s]; i < indptr[s + 1]; ++i)
+          ASSERT_EQ(bit(out.data() + at[s], i - indptr[s], order), x[static_cast<std::size_t>(i)] != 0);
       }
       ASSERT_EQ(out[126], 0xaa);
     }
@@ -103,7 +105,10 @@ TEST(Rows, PackBitsRefusals) {
   expect_mentions(error_of([&] { packbits(context, TensorView(x.data(), DType::f16, {8}), packed); }), {"packbits: x is f16", "u8"});
   expect_mentions(error_of([&] { packbits(context, all, TensorView(out.data(), DType::u8, {7})); }), {"out.shape[0]=7", "8"});
   expect_mentions(error_of([&] { packbits(context, all, TensorView(x.data() + 3, DType::u8, {8})); }), {"out shares memory with x"});
-  expect_mentions(error_of([&] { segment_packbits(context, all, std::vector<std::int64_t>{0, 9, 8}, packed); }), {"indptr[2]=8 < indptr[1]=9"});
+  expect_mentions(error_of([&] {
+                    segment_packbits(context, all, std::vector<std::int64_t>{0, 9, 8}, packed);
+                  }),
+                  {"indptr[2]=8 < indptr[1]=9"});
   expect_mentions(error_of([&] { segment_packbits(context, all, std::vector<std::int64_t>{1, 9}, packed); }), {"indptr[0]=1"});
   expect_mentions(error_of([&] { segment_packbits(context, all, std::vector<std::int64_t>{0, 65}, packed); }), {"x.shape[0]=64", "65"});
 }
@@ -210,7 +215,8 @@ TEST(Rows, NormRefusals) {
   expect_mentions(with([](NormArgs& a) { a.out.data = static_cast<std::byte*>(a.x.data) + 2; }), {"out shares memory with x"});
   expect_mentions(with([](NormArgs& a) { a.out.shape[0] = 3; }), {"out.shape[0]=3", "4"});
   expect_mentions(with([](NormArgs& a) { a.out.dtype = DType::i32; }), {"out is i32"});
-  expect_mentions(with([](NormArgs& a) { a.out.dtype = DType::e4m3; }), {"quantization.scale=none with out of e4m3", "tensor, token, block, mx"});
+  expect_mentions(with([](NormArgs& a) { a.out.dtype = DType::e4m3; }),
+                  {"quantization.scale=none with out of e4m3", "tensor, token, block, mx"});
   expect_mentions(with([](NormArgs& a) { a.eps = -1; }), {"eps=-1"});
   expect_mentions(with([](NormArgs& a) { a.eps = std::numeric_limits<float>::quiet_NaN(); }), {"eps=nan"});
   expect_mentions(with([](NormArgs& a) { a.weight = {}, a.weight_offset = 1; }), {"weight_offset=1 without weight"});

@@ -1,5 +1,6 @@
-// `girih bench norm | activation | rope | quant`: each case beside the machine's rates. On the CPU a case's fraction is of the read-only stream measured
-// right before and after it; on a GPU of the device's own copy of 1 GiB, each case being a graph that is replayed with a cold L2.
+// `girih bench norm | activation | rope | quant`: each case beside the machine's rates. On the CPU a case's fraction is of the read-only
+// stream measured right before and after it; on a GPU of the device's own copy of 1 GiB, each case being a graph that is replayed with a
+// cold L2.
 #include "tools/bench_rows.h"
 
 #include <fmt/format.h>
@@ -32,8 +33,8 @@ void print_head(const BenchOptions& options) {
   fmt::print(options.table, "{:<36} {:>10} {:>8} {:>9} {:>8}\n", "case", "us", "GB/s", "of rate", "host us");
 }
 void print_row(const BenchOptions& options, const BenchRow& row) {
-  fmt::print(options.table, "{:<36} {:>10.2f} {:>8.1f} {:>7.1f} % {:>8.2f}\n", row.name, row.seconds * 1e6, row.bytes / row.seconds / 1e9, row.roofline_fraction * 100,
-             row.host_seconds * 1e6);
+  fmt::print(options.table, "{:<36} {:>10.2f} {:>8.1f} {:>7.1f} % {:>8.2f}\n", row.name, row.seconds * 1e6, row.bytes / row.seconds / 1e9,
+             row.roofline_fraction * 100, row.host_seconds * 1e6);
   std::fflush(options.table);
 }
 

@@ -42,7 +42,8 @@ double bytes_of_scales(DType out, QuantScale scale, std::int64_t rows, std::int6
   switch (scale) {
     case QuantScale::token: return 4.0 * static_cast<double>(rows);
     case QuantScale::block:
-      return static_cast<double>(rows) * (scale_block(out) > 0 ? static_cast<double>(ceil_div(dim, scale_block(out))) : 4.0 * static_cast<double>(ceil_div(dim, 128)));
+      return static_cast<double>(rows) *
+             (scale_block(out) > 0 ? static_cast<double>(ceil_div(dim, scale_block(out))) : 4.0 * static_cast<double>(ceil_div(dim, 128)));
     case QuantScale::mx: return static_cast<double>(rows * ceil_div(dim, 32));
     default: return 0;
   }
@@ -68,7 +69,8 @@ Quantization make_quantization(BenchMemory& m, DType out, QuantScale scale, std:
     }
     case QuantScale::token: q.scales = m.tensor(DType::f32, {rows}); break;
     case QuantScale::block:
-      q.scales = scale_block(out) > 0 ? m.tensor(DType::u8, {rows, ceil_div(dim, scale_block(out))}) : m.tensor(DType::f32, {rows, ceil_div(dim, 128)});
+      q.scales = scale_block(out) > 0 ? m.tensor(DType::u8, {rows, ceil_div(dim, scale_block(out))})
+                                      : m.tensor(DType::f32, {rows, ceil_div(dim, 128)});
       break;
     case QuantScale::mx: q.scales = m.tensor(DType::u8, {rows, ceil_div(dim, 32)}); break;
     case QuantScale::tile: q.scales = m.tensor(DType::f32, {ceil_div(rows, 128), ceil_div(dim, 128)}); break;
@@ -93,18 +95,22 @@ void add_norms(std::vector<RowsBenchCase>& all) {
   for (const NormCase& c : cases) {
     for (const std::int64_t rows : kRowCounts) {
       const std::int64_t elements = rows * std::max<std::int64_t>(c.heads, 1) * c.dim;
-      const double moved = static_cast<double>(elements) * (c.add ? 6 : 2) + static_cast<double>(bytes(c.out, elements)) + 2.0 * static_cast<double>(c.dim) +
-                           bytes_of_scales(c.out, c.scale, rows, c.dim);
+      const double moved = static_cast<double>(elements) * (c.add ? 6 : 2) + static_cast<double>(bytes(c.out, elements)) +
+                           2.0 * static_cast<double>(c.dim) + bytes_of_scales(c.out, c.scale, rows, c.dim);
       all.push_back({"norm", fmt::format("{}_r{}", c.name, rows), rows, moved, [c, rows](BenchMemory& m) -> BenchCall {
                        NormArgs a;
-                       const auto make = [&](DType type) { return c.heads > 0 ? m.tensor(type, {rows, c.heads, c.dim}) : m.tensor(type, {rows, c.dim}); };
+                       const auto make = [&](DType type) {
+                         return c.heads > 0 ? m.tensor(type, {rows, c.heads, c.dim}) : m.tensor(type, {rows, c.dim});
+                       };
                        a.x = make(DType::bf16);
                        a.weight = m.tensor(DType::bf16, {c.dim});
                        if (c.layer) a.bias = m.tensor(DType::bf16, {c.dim});
                        if (c.add) a.residual = a.residual_out = make(DType::bf16);
                        a.out = make(c.out);
                        a.quantization = make_quantization(m, c.out, c.scale, rows, c.dim);
-                       return [&m, a, layer = c.layer](void* stream) { layer ? layer_norm(m.context(), a, stream) : rms_norm(m.context(), a, stream); };
+                       return [&m, a, layer = c.layer](void* stream) {
+                         layer ? layer_norm(m.context(), a, stream) : rms_norm(m.context(), a, stream);
+                       };
                      }});
     }
   }
@@ -132,7 +138,8 @@ void add_activations(std::vector<RowsBenchCase>& all) {
   };
   for (const ActivationCase& c : cases) {
     for (const std::int64_t rows : kRowCounts) {
-      const double moved = 4.0 * static_cast<double>(rows * c.dim) + static_cast<double>(bytes(c.out, rows * c.dim)) + bytes_of_scales(c.out, c.scale, rows, c.dim);
+      const double moved = 4.0 * static_cast<double>(rows * c.dim) + static_cast<double>(bytes(c.out, rows * c.dim)) +
+                           bytes_of_scales(c.out, c.scale, rows, c.dim);
       all.push_back({"activation", fmt::format("{}_r{}", c.name, rows), rows, moved, [c, rows](BenchMemory& m) -> BenchCall {
                        ActivationArgs a;
                        a.x = m.tensor(DType::bf16, {rows, 2 * c.dim});
@@ -202,7 +209,8 @@ void add_ropes(std::vector<RowsBenchCase>& all) {
       const double q = static_cast<double>(rows * c.q_heads * c.dim), k = static_cast<double>(rows * c.k_heads * c.dim);
       const double latent = c.mla ? static_cast<double>(rows * 512) : 0;
       const double out = static_cast<double>(bits(c.cache)) / 8;
-      const double moved = q * 4 + k * (2 + out) + (c.append && !c.mla ? k * (2 + out) : 0) + latent * (2 + out) + static_cast<double>(rows * c.dim) * 4;
+      const double moved =
+          q * 4 + k * (2 + out) + (c.append && !c.mla ? k * (2 + out) : 0) + latent * (2 + out) + static_cast<double>(rows * c.dim) * 4;
       all.push_back({"rope", fmt::format("{}_r{}", c.name, rows), rows, moved, [c, rows](BenchMemory& m) -> BenchCall {
                        RopeAppendArgs a;
                        RopeArgs& r = a.rope;
@@ -246,7 +254,8 @@ void add_ropes(std::vector<RowsBenchCase>& all) {
                        }
                        return [&m, a, setup, store](void* stream) {
                          if (setup->on_device != nullptr) {
-                           const std::span<const std::int32_t> pages(static_cast<const std::int32_t*>(setup->pages_on_device.data), setup->pages.size());
+                           const std::span<const std::int32_t> pages(static_cast<const std::int32_t*>(setup->pages_on_device.data),
+                                                                     setup->pages.size());
                            return rope_append(m.context(), *setup->on_device, store, pages, a, 0, stream);
                          }
                          AppendBatch batch;
@@ -271,15 +280,21 @@ struct ConversionCase {
 void add_conversions(std::vector<RowsBenchCase>& all) {
   constexpr std::int64_t kDim = 4096;
   const ConversionCase cases[] = {
-      {"e4m3_tensor", DType::e4m3, QuantScale::tensor}, {"e4m3_token", DType::e4m3, QuantScale::token},
-      {"e4m3_block", DType::e4m3, QuantScale::block},   {"e4m3_tile", DType::e4m3, QuantScale::tile},
-      {"i8_token", DType::i8, QuantScale::token},       {"nvfp4", DType::nvfp4, QuantScale::block},
-      {"mxfp4", DType::mxfp4, QuantScale::block},       {"mx_e4m3", DType::e4m3, QuantScale::mx},
-      {"from_e4m3_block", DType::e4m3, QuantScale::block, true}, {"from_nvfp4", DType::nvfp4, QuantScale::block, true},
+      {"e4m3_tensor", DType::e4m3, QuantScale::tensor},
+      {"e4m3_token", DType::e4m3, QuantScale::token},
+      {"e4m3_block", DType::e4m3, QuantScale::block},
+      {"e4m3_tile", DType::e4m3, QuantScale::tile},
+      {"i8_token", DType::i8, QuantScale::token},
+      {"nvfp4", DType::nvfp4, QuantScale::block},
+      {"mxfp4", DType::mxfp4, QuantScale::block},
+      {"mx_e4m3", DType::e4m3, QuantScale::mx},
+      {"from_e4m3_block", DType::e4m3, QuantScale::block, true},
+      {"from_nvfp4", DType::nvfp4, QuantScale::block, true},
   };
   for (const ConversionCase& c : cases) {
     for (const std::int64_t rows : kRowCounts) {
-      const double moved = 2.0 * static_cast<double>(rows * kDim) + static_cast<double>(bytes(c.type, rows * kDim)) + bytes_of_scales(c.type, c.scale, rows, kDim);
+      const double moved = 2.0 * static_cast<double>(rows * kDim) + static_cast<double>(bytes(c.type, rows * kDim)) +
+                           bytes_of_scales(c.type, c.scale, rows, kDim);
       all.push_back({"quant", fmt::format("{}_r{}", c.name, rows), rows, moved, [c, rows](BenchMemory& m) -> BenchCall {
                        const TensorView numbers = m.tensor(DType::bf16, {rows, kDim});
                        const TensorView codes = m.tensor(c.type, {rows, kDim});
@@ -315,7 +330,8 @@ TensorView BenchMemory::tensor(DType type, std::initializer_list<std::int64_t> s
   if (context_.device().kind == DeviceKind::cpu) {
     host_.emplace_back(static_cast<std::byte*>(std::aligned_alloc(4096, static_cast<std::size_t>(round_up(size, 4096)))));
     view.data = host_.back().get();
-    for (std::int64_t at = 0; at < size; at += piece) std::memcpy(host_.back().get() + at, pattern.data(), static_cast<std::size_t>(std::min(piece, size - at)));
+    for (std::int64_t at = 0; at < size; at += piece)
+      std::memcpy(host_.back().get() + at, pattern.data(), static_cast<std::size_t>(std::min(piece, size - at)));
     return view;
   }
   const cuda::CurrentDevice current(*context_.cuda().device);
@@ -324,7 +340,8 @@ TensorView BenchMemory::tensor(DType type, std::initializer_list<std::int64_t> s
   const cuda::Pointer base = device_.back().pointer();
   driver.copy_to_device(base, pattern.data(), std::min(piece, size), nullptr);
   driver.synchronize(nullptr);
-  for (std::int64_t at = piece; at < size; at += piece) driver.copy_on_device(base + static_cast<cuda::Pointer>(at), base, std::min(piece, size - at), nullptr);
+  for (std::int64_t at = piece; at < size; at += piece)
+    driver.copy_on_device(base + static_cast<cuda::Pointer>(at), base, std::min(piece, size - at), nullptr);
   driver.synchronize(nullptr);
   view.data = device_.back().data();
   return view;

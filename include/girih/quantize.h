@@ -36,9 +36,9 @@ struct Quantization {
   bool swizzled = false;
 };
 
-/// Codes and scales of x [rows, dim] or [rows, heads, dim] (f32, f16 or bf16, any strides) into `out`, of x's shape. Errors: invalid_argument
-/// for shapes, types, devices, strides or overlaps that do not fit, before anything is written. On a CUDA device queued on `stream`; can be
-/// captured once a call outside of a capture has loaded its kernel.
+/// Codes and scales of x [rows, dim] or [rows, heads, dim] (f32, f16 or bf16, any strides) into `out`, of x's shape. Errors:
+/// invalid_argument for shapes, types, devices, strides or overlaps that do not fit, before anything is written. On a CUDA device queued on
+/// `stream`; can be captured once a call outside of a capture has loaded its kernel.
 void quantize(const Context& context, const TensorView& x, const TensorView& out, const Quantization& quantization, void* stream = nullptr);
 
 /// out = code * (scale * global_scale), rounded to out's type (f32, f16 or bf16). x: codes as quantize() writes them; scales are inputs, of
@@ -46,10 +46,11 @@ void quantize(const Context& context, const TensorView& x, const TensorView& out
 void dequantize(const Context& context, const TensorView& x, const TensorView& out, const Quantization& quantization,
                 void* stream = nullptr);
 
-/// Packs bits: bit i % 8 of out[i / 8] (little: the lowest bit first; big: the highest) is x[i] != 0. x: u8 [n], out: u8 [ceil(n / 8)], both
-/// dense; the last byte's spare bits are 0.
+/// Packs bits: bit i % 8 of out[i / 8] (little: the lowest bit first; big: the highest) is x[i] != 0. x: u8 [n], out: u8 [ceil(n / 8)],
+/// both dense; the last byte's spare bits are 0.
 enum class BitOrder : std::uint8_t { little, big };
-void packbits(const Context& context, const TensorView& x, const TensorView& out, BitOrder order = BitOrder::little, void* stream = nullptr);
+void packbits(const Context& context, const TensorView& x, const TensorView& out, BitOrder order = BitOrder::little,
+              void* stream = nullptr);
 /// The same for each segment [indptr[i], indptr[i + 1]) of x, whose bytes begin at out_indptr[i] = the sum of ceil(length / 8) before it.
 /// indptr is host memory; returns out_indptr [segments + 1]. out needs out_indptr.back() bytes. On a CUDA device not to be captured.
 std::vector<std::int64_t> segment_packbits(const Context& context, const TensorView& x, Indices indptr, const TensorView& out,

@@ -116,7 +116,8 @@ struct Dequantizer {
   __device__ __forceinline__ void run() const {
     const i64 count = p.rows * part.heads * ((kC.dim + kCount - 1) / kCount);
     const i64 threads = static_cast<i64>(ptx::num_blocks()) * ptx::num_threads();
-    for (i64 first = static_cast<i64>(ptx::block_idx()) * ptx::num_threads() + ptx::thread_idx(); first < count; first += threads * kC.vectors) {
+    for (i64 first = static_cast<i64>(ptx::block_idx()) * ptx::num_threads() + ptx::thread_idx(); first < count;
+         first += threads * kC.vectors) {
       Piece pieces[kC.vectors];
 #pragma unroll
       for (int v = 0; v < kC.vectors; ++v) pieces[v] = load(first + v * threads, count);

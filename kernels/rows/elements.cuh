@@ -92,7 +92,8 @@ __device__ __forceinline__ void load_dense(float (&x)[kCount], const u8* source,
   constexpr int kBytes = kCount * static_cast<int>(sizeof(T));
   if (aligned && kBytes % 16 == 0) {
 #pragma unroll
-    for (int i = 0; i < kBytes / 16; ++i) widen_vector<T>(x, i * 16 / static_cast<int>(sizeof(T)), reinterpret_cast<const Vec16*>(row + d)[i]);
+    for (int i = 0; i < kBytes / 16; ++i)
+      widen_vector<T>(x, i * 16 / static_cast<int>(sizeof(T)), reinterpret_cast<const Vec16*>(row + d)[i]);
   } else {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) x[i] = d + i < dim ? to_f32(row[d + i]) : 0.0F;

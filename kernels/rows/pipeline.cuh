@@ -28,8 +28,8 @@ struct Pipeline {
   using W = Storage<kC.weight>;
   using Out = Storage<kC.out>;
   static constexpr int kVec = 16 / static_cast<int>(sizeof(X));
-  static constexpr int kLen = kVec * kC.vectors;     // elements of a thread
-  static constexpr int kPiece = kLen * kC.threads;   // elements of a row's threads
+  static constexpr int kLen = kVec * kC.vectors;    // elements of a thread
+  static constexpr int kPiece = kLen * kC.threads;  // elements of a row's threads
   static constexpr int kPieces = (kC.dim + kPiece - 1) / kPiece;
   static constexpr bool kWholeBlock = kC.threads > ptx::kWarp;
   static constexpr bool kActivates = kC.act != Act::none;
@@ -117,8 +117,7 @@ struct Pipeline {
         widen_vector<X>(pairs, 0, raw.first[v]);
         widen_vector<X>(pairs, kVec, raw.second[v]);
 #pragma unroll
-        for (int e = 0; e < kVec; ++e)
-          x[v * kVec + e] = activate<kC.act, kExact>(pairs[2 * e], pairs[2 * e + 1], part.alpha, part.limit);
+        for (int e = 0; e < kVec; ++e) x[v * kVec + e] = activate<kC.act, kExact>(pairs[2 * e], pairs[2 * e + 1], part.alpha, part.limit);
       } else {
         widen_vector<X>(x, v * kVec, raw.first[v]);
         if constexpr (kTwoOperands) {
@@ -179,8 +178,7 @@ struct Pipeline {
       for (int i = 0; i < kLen; ++i) sum += x[i];
       const float mean = sum_of_row(sum) * kShare;
 #pragma unroll
-      for (int i = 0; i < kLen; ++i)
-        x[i] = !kMasked || dim_of(i / kVec) + i % kVec < kC.dim ? x[i] - mean : 0.0F;
+      for (int i = 0; i < kLen; ++i) x[i] = !kMasked || dim_of(i / kVec) + i % kVec < kC.dim ? x[i] - mean : 0.0F;
     }
     float squares = 0.0F;
 #pragma unroll
@@ -224,7 +222,8 @@ struct Pipeline {
       sync_row();
     }
     // Whole vectors of pairs: the table is read as vectors, too.
-    constexpr bool kPairs = kC.aligned && kC.rotation == Rotation::interleaved && kC.rotary_begin % kVec == 0 && kC.rotary % (2 * kVec) == 0;
+    constexpr bool kPairs =
+        kC.aligned && kC.rotation == Rotation::interleaved && kC.rotary_begin % kVec == 0 && kC.rotary % (2 * kVec) == 0;
     constexpr bool kVectors = kC.aligned && kC.rotation == Rotation::half && kC.rotary_begin % kVec == 0 && kHalf % kVec == 0;
 #pragma unroll
     for (int v = 0; v < kC.vectors; ++v) {

@@ -17,8 +17,8 @@ __device__ __forceinline__ void quantize_tiles(const abi::RowsParams& p) {
   using Out = Storage<kC.out>;
   constexpr int kTile = 128;
   constexpr int kVec = 16 / static_cast<int>(sizeof(X));
-  constexpr int kLanes = kTile / kVec;                // threads of a row
-  constexpr int kRowsAtOnce = kC.threads / kLanes;    // of the block
+  constexpr int kLanes = kTile / kVec;              // threads of a row
+  constexpr int kRowsAtOnce = kC.threads / kLanes;  // of the block
   static_assert(kC.vectors * kRowsAtOnce == kTile);
   constexpr int kColumns = (kC.dim + kTile - 1) / kTile;
   ptx::wait_for_previous_grid();

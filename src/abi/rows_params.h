@@ -23,11 +23,11 @@ struct PartConfig {
   Elem x = Elem::f32;       // also of the second operand and the residual
   Elem weight = Elem::f32;  // also of the bias
   Elem out = Elem::f32;
-  int dim = 0;        // elements of a row and head
-  int rotary = 0;     // rotated elements: [rotary_begin, rotary_begin + rotary)
+  int dim = 0;     // elements of a row and head
+  int rotary = 0;  // rotated elements: [rotary_begin, rotary_begin + rotary)
   int rotary_begin = 0;
-  int threads = 32;   // that share a row: a power of two up to 32, or more and then the whole block
-  int vectors = 1;    // of 16 bytes that each of them holds
+  int threads = 32;          // that share a row: a power of two up to 32, or more and then the whole block
+  int vectors = 1;           // of 16 bytes that each of them holds
   bool aligned = false;      // every row may be read and written 16 bytes at a time
   bool residual = false;     // x + residual is worked on, and stored where residual_out is given
   bool interleaved = false;  // the activation's operands alternate: x[2 d] and x[2 d + 1]

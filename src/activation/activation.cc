@@ -16,7 +16,8 @@ constexpr std::string_view kOp = "activate";
 
 rows::Launch describe_activation(Device device, Activation activation, const ActivationArgs& args) {
   static_assert(static_cast<int>(Activation::multiply) + 1 == static_cast<int>(abi::Act::multiply));
-  if (static_cast<int>(activation) > static_cast<int>(Activation::multiply)) fail(Code::invalid_argument, kOp, "activation={} is unknown", static_cast<int>(activation));
+  if (static_cast<int>(activation) > static_cast<int>(Activation::multiply))
+    fail(Code::invalid_argument, kOp, "activation={} is unknown", static_cast<int>(activation));
   const rows::Checker check{.op = kOp, .device = device};
   const rows::RowShape whole = check.shape("x", args.x);
   if (whole.has_heads) fail(Code::invalid_argument, kOp, "x has rank 3; must be 2: [rows, dim]");
@@ -37,7 +38,8 @@ rows::Launch describe_activation(Device device, Activation activation, const Act
   config.weight = config.x;
   if (two) {
     params.second = check.source("up", args.up, shape);
-    if (args.up.dtype != args.x.dtype) fail(Code::invalid_argument, kOp, "up is {}; must be x's {}", name(args.up.dtype), name(args.x.dtype));
+    if (args.up.dtype != args.x.dtype)
+      fail(Code::invalid_argument, kOp, "up is {}; must be x's {}", name(args.up.dtype), name(args.x.dtype));
   } else if (!args.interleaved) {
     params.second = params.x;
     if (shape.rows > 0) params.second.data += shape.dim * params.x.dim_stride;
@@ -51,7 +53,8 @@ rows::Launch describe_activation(Device device, Activation activation, const Act
   params.alpha = args.alpha;
   params.limit = args.limit;
   check.overlap("out", params.out, config.out, "x", params.x, config.x, shape, args.interleaved ? whole.dim : shape.dim);
-  if (!args.interleaved) check.overlap("out", params.out, config.out, two ? "up" : "the second half of x", params.second, config.x, shape, shape.dim);
+  if (!args.interleaved)
+    check.overlap("out", params.out, config.out, two ? "up" : "the second half of x", params.second, config.x, shape, shape.dim);
   return launch;
 }
 

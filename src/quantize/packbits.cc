@@ -21,7 +21,8 @@ constexpr const char* kSource =
 void check(const Context& context, std::string_view op, std::string_view what, const TensorView& t, std::int64_t least) {
   if (t.rank != 1) fail(Code::invalid_argument, op, "{} has rank {}; must be 1", what, t.rank);
   if (t.dtype != DType::u8) fail(Code::invalid_argument, op, "{} is {}; must be u8", what, name(t.dtype));
-  if (t.device != context.device()) fail(Code::invalid_argument, op, "{}.device={}; the context is for {}", what, name(t.device), name(context.device()));
+  if (t.device != context.device())
+    fail(Code::invalid_argument, op, "{}.device={}; the context is for {}", what, name(t.device), name(context.device()));
   if (t.shape[0] < least) fail(Code::invalid_argument, op, "{}.shape[0]={}; must be at least {}", what, t.shape[0], least);
   if (t.shape[0] > 1 && t.strides[0] != 1) fail(Code::invalid_argument, op, "{}.strides[0]={}; must be 1 (dense)", what, t.strides[0]);
   if (least > 0 && t.data == nullptr) fail(Code::invalid_argument, op, "{}.data is null; must hold {} bytes", what, least);
@@ -41,8 +42,12 @@ void launch(const Context& context, std::string_view op, const abi::PackBitsPara
   const cuda::CurrentDevice current(*runtime.device);
   const cuda::DeviceInfo& info = runtime.device->info();
   const std::int64_t blocks = std::min<std::int64_t>(ceil_div(p.num_bytes, kThreads), std::int64_t{info.num_sms} * 8);
-  runtime.device->driver().launch(
-      {.function = function, .num_blocks = static_cast<int>(blocks), .num_threads = kThreads, .stream = stream, .dependent = info.arch >= 90}, &p);
+  runtime.device->driver().launch({.function = function,
+                                   .num_blocks = static_cast<int>(blocks),
+                                   .num_threads = kThreads,
+                                   .stream = stream,
+                                   .dependent = info.arch >= 90},
+                                  &p);
 }
 
 void check_order(std::string_view op, BitOrder order) {
@@ -65,7 +70,16 @@ void packbits(const Context& context, const TensorView& x, const TensorView& out
   auto* to = static_cast<unsigned char*>(out.data);
   const bool big = order == BitOrder::big;
   if (context.device().kind == DeviceKind::cuda)
-    return launch(context, kOp, {.x = from, .out = to, .indptr = nullptr, .out_indptr = nullptr, .num_segments = 1, .num_bits = n, .num_bytes = num_bytes, .big = big}, stream);
+    return launch(context, kOp,
+                  {.x = from,
+                   .out = to,
+                   .indptr = nullptr,
+                   .out_indptr = nullptr,
+                   .num_segments = 1,
+                   .num_bits = n,
+                   .num_bytes = num_bytes,
+                   .big = big},
+                  stream);
   if (stream != nullptr) fail(Code::invalid_argument, kOp, "stream is given; the context is for the CPU");
   const rows::Kernels k = rows::kernels(context.cpu_target());
   const std::int64_t workers = context.num_workers();
@@ -76,7 +90,8 @@ void packbits(const Context& context, const TensorView& x, const TensorView& out
   });
 }
 
-std::vector<std::int64_t> segment_packbits(const Context& context, const TensorView& x, Indices indptr, const TensorView& out, BitOrder order, void* stream) {
+std::vector<std::int64_t> segment_packbits(const Context& context, const TensorView& x, Indices indptr, const TensorView& out,
+                                           BitOrder order, void* stream) {
   constexpr std::string_view kOp = "segment_packbits";
   check_order(kOp, order);
   if (indptr.size() < 1) fail(Code::invalid_argument, kOp, "indptr is empty; must be [num_segments + 1]");
@@ -84,7 +99,8 @@ std::vector<std::int64_t> segment_packbits(const Context& context, const TensorV
   const std::int64_t segments = indptr.size() - 1;
   std::vector<std::int64_t> bits(1, 0), out_indptr(1, 0);
   for (std::int64_t i = 0; i < segments; ++i) {
-    if (indptr[i + 1] < indptr[i]) fail(Code::invalid_argument, kOp, "indptr[{}]={} < indptr[{}]={}; must be non-decreasing", i + 1, indptr[i + 1], i, indptr[i]);
+    if (indptr[i + 1] < indptr[i])
+      fail(Code::invalid_argument, kOp, "indptr[{}]={} < indptr[{}]={}; must be non-decreasing", i + 1, indptr[i + 1], i, indptr[i]);
     bits.push_back(indptr[i + 1]);
     out_indptr.push_back(out_indptr.back() + ceil_div(indptr[i + 1] - indptr[i], 8));
   }
@@ -97,12 +113,20 @@ std::vector<std::int64_t> segment_packbits(const Context& context, const TensorV
   if (context.device().kind == DeviceKind::cuda) {
     cuda::Runtime& runtime = context.cuda();
     const cuda::CurrentDevice current(*runtime.device);
-    if (runtime.device->driver().is_capturing(stream)) fail(Code::invalid_argument, kOp, "stream is being captured; the segments would be frozen");
+    if (runtime.device->driver().is_capturing(stream))
+      fail(Code::invalid_argument, kOp, "stream is being captured; the segments would be frozen");
     std::vector<std::int64_t> both = bits;
     both.insert(both.end(), out_indptr.begin(), out_indptr.end());
     const auto* on_device = static_cast<const std::int64_t*>(runtime.uploads.upload(std::as_bytes(std::span(both)), stream));
     launch(context, kOp,
-           {.x = from, .out = to, .indptr = on_device, .out_indptr = on_device + bits.size(), .num_segments = segments, .num_bits = bits.back(), .num_bytes = out_indptr.back(), .big = big},
+           {.x = from,
+            .out = to,
+            .indptr = on_device,
+            .out_indptr = on_device + bits.size(),
+            .num_segments = segments,
+            .num_bits = bits.back(),
+            .num_bytes = out_indptr.back(),
+            .big = big},
            stream);
     runtime.uploads.launched(stream);
     return out_indptr;

@@ -36,14 +36,18 @@ RowShape shape_of(const Checker& check, std::string_view name, const TensorView&
 void describe_table(const Checker& check, const RopeArgs& args, Launch& launch) {
   const TensorView& t = args.cos_sin;
   if (t.rank != 2) fail(Code::invalid_argument, check.op, "cos_sin has rank {}; must be 2: [positions, rotary_dim]", t.rank);
-  if (t.dtype != DType::f32) fail(Code::invalid_argument, check.op, "cos_sin is {}; must be f32: 16-bit angles are wrong at long contexts", name(t.dtype));
-  if (t.device != check.device) fail(Code::invalid_argument, check.op, "cos_sin.device={}; the context is for {}", name(t.device), name(check.device));
+  if (t.dtype != DType::f32)
+    fail(Code::invalid_argument, check.op, "cos_sin is {}; must be f32: 16-bit angles are wrong at long contexts", name(t.dtype));
+  if (t.device != check.device)
+    fail(Code::invalid_argument, check.op, "cos_sin.device={}; the context is for {}", name(t.device), name(check.device));
   if (t.shape[0] < 1) fail(Code::invalid_argument, check.op, "cos_sin.shape[0]={}; must hold at least one position", t.shape[0]);
-  if (t.shape[1] < 2 || t.shape[1] % 2 != 0) fail(Code::invalid_argument, check.op, "cos_sin.shape[1]={}; must be even: cosines, then sines", t.shape[1]);
+  if (t.shape[1] < 2 || t.shape[1] % 2 != 0)
+    fail(Code::invalid_argument, check.op, "cos_sin.shape[1]={}; must be even: cosines, then sines", t.shape[1]);
   if (t.strides[1] != 1) fail(Code::invalid_argument, check.op, "cos_sin.strides[1]={}; must be 1 (dense)", t.strides[1]);
   if (t.data == nullptr) fail(Code::invalid_argument, check.op, "cos_sin.data is null; must hold {} positions", t.shape[0]);
   if (args.rotary_begin < 0) fail(Code::invalid_argument, check.op, "rotary_begin={}; must be >= 0", args.rotary_begin);
-  if (args.interleaved && args.rotary_begin % 2 != 0) fail(Code::invalid_argument, check.op, "rotary_begin={} with interleaved; must be even", args.rotary_begin);
+  if (args.interleaved && args.rotary_begin % 2 != 0)
+    fail(Code::invalid_argument, check.op, "rotary_begin={} with interleaved; must be even", args.rotary_begin);
   if (!std::isfinite(args.eps) || args.eps < 0) fail(Code::invalid_argument, check.op, "eps={}; must be finite and >= 0", args.eps);
   if (!std::isfinite(args.weight_offset)) fail(Code::invalid_argument, check.op, "weight_offset={}; must be finite", args.weight_offset);
   launch.params.cos_sin = static_cast<const float*>(t.data);
@@ -56,7 +60,8 @@ void describe_positions(const Checker& check, const RopeArgs& args, std::int64_t
   const auto view = [&](std::string_view what, const TensorView& t, std::int64_t least) {
     if (t.rank != 1) fail(Code::invalid_argument, check.op, "{} has rank {}; must be 1", what, t.rank);
     if (!is_index(t.dtype)) fail(Code::invalid_argument, check.op, "{} is {}; must be i32 or i64", what, name(t.dtype));
-    if (t.device != check.device) fail(Code::invalid_argument, check.op, "{}.device={}; the context is for {}", what, name(t.device), name(check.device));
+    if (t.device != check.device)
+      fail(Code::invalid_argument, check.op, "{}.device={}; the context is for {}", what, name(t.device), name(check.device));
     if (t.shape[0] < least) fail(Code::invalid_argument, check.op, "{}.shape[0]={}; must be at least {}", what, t.shape[0], least);
     if (rows > 0 && t.data == nullptr) fail(Code::invalid_argument, check.op, "{}.data is null; must hold {} indices", what, least);
     return static_cast<const unsigned char*>(t.data);
@@ -72,9 +77,11 @@ void describe_positions(const Checker& check, const RopeArgs& args, std::int64_t
     launch.params.indptr = view("indptr", args.indptr, 1);
     launch.params.offsets = view("offsets", args.offsets, launch.params.requests);
     launch.params.positions_64 = args.indptr.dtype == DType::i64 ? 1 : 0;
-    if (args.indptr.dtype != args.offsets.dtype) fail(Code::invalid_argument, check.op, "offsets is {}; must be indptr's {}", name(args.offsets.dtype), name(args.indptr.dtype));
+    if (args.indptr.dtype != args.offsets.dtype)
+      fail(Code::invalid_argument, check.op, "offsets is {}; must be indptr's {}", name(args.offsets.dtype), name(args.indptr.dtype));
     for (const TensorView* t : {&args.indptr, &args.offsets}) {
-      if (t->shape[0] > 1 && t->strides[0] != 1) fail(Code::invalid_argument, check.op, "indptr and offsets must be dense; a stride is {}", t->strides[0]);
+      if (t->shape[0] > 1 && t->strides[0] != 1)
+        fail(Code::invalid_argument, check.op, "indptr and offsets must be dense; a stride is {}", t->strides[0]);
     }
   } else if (needed) {
     fail(Code::invalid_argument, check.op, "neither positions nor indptr and offsets are given; rows need positions");
@@ -103,17 +110,20 @@ void describe_positions(const Checker& check, const RopeArgs& args, std::int64_t
     if (index(args.indptr, 0) != 0) fail(Code::invalid_argument, check.op, "indptr[0]={}; must be 0", index(args.indptr, 0));
     for (std::int64_t i = 0; i < launch.params.requests; ++i) {
       const std::int64_t count = index(args.indptr, i + 1) - index(args.indptr, i);
-      if (count < 0) fail(Code::invalid_argument, check.op, "indptr[{}]={} < indptr[{}]={}; must be non-decreasing", i + 1, index(args.indptr, i + 1), i, index(args.indptr, i));
+      if (count < 0)
+        fail(Code::invalid_argument, check.op, "indptr[{}]={} < indptr[{}]={}; must be non-decreasing", i + 1, index(args.indptr, i + 1), i,
+             index(args.indptr, i));
       inside("offsets", i, index(args.offsets, i), count);
     }
     if (index(args.indptr, launch.params.requests) != rows)
-      fail(Code::invalid_argument, check.op, "indptr[{}]={}; must end at the {} rows", launch.params.requests, index(args.indptr, launch.params.requests), rows);
+      fail(Code::invalid_argument, check.op, "indptr[{}]={}; must end at the {} rows", launch.params.requests,
+           index(args.indptr, launch.params.requests), rows);
   }
 }
 
 /// A source with its norm and rotation.
-Launch::Part add_source(const Checker& check, const RopeArgs& args, std::string_view name, const TensorView& t, const TensorView& weight, bool rotated,
-                        const RowShape& shape, Launch& launch) {
+Launch::Part add_source(const Checker& check, const RopeArgs& args, std::string_view name, const TensorView& t, const TensorView& weight,
+                        bool rotated, const RowShape& shape, Launch& launch) {
   const Launch::Part part = launch.add();
   auto& [config, params] = part;
   config.x = rows::elem_of(t.dtype == DType::f16 || t.dtype == DType::bf16 ? t.dtype : DType::f32);
@@ -124,7 +134,8 @@ Launch::Part add_source(const Checker& check, const RopeArgs& args, std::string_
   if (rotated) {
     const std::int64_t rotary = args.cos_sin.shape[1];
     if (rotary > shape.dim - args.rotary_begin)
-      fail(Code::invalid_argument, check.op, "cos_sin.shape[1]={} with rotary_begin={}; {} has {} elements a head", rotary, args.rotary_begin, name, shape.dim);
+      fail(Code::invalid_argument, check.op, "cos_sin.shape[1]={} with rotary_begin={}; {} has {} elements a head", rotary,
+           args.rotary_begin, name, shape.dim);
     config.rotary = static_cast<int>(rotary);
     config.rotary_begin = args.rotary_begin;
     config.rotation = args.interleaved ? Rotation::interleaved : Rotation::half;
@@ -142,8 +153,8 @@ Launch::Part add_source(const Checker& check, const RopeArgs& args, std::string_
   return part;
 }
 
-void add_output(const Checker& check, std::string_view name, const TensorView& out, const Quantization& q, const RowShape& shape, std::string_view source,
-                Launch::Part part) {
+void add_output(const Checker& check, std::string_view name, const TensorView& out, const Quantization& q, const RowShape& shape,
+                std::string_view source, Launch::Part part) {
   part.args.out = check.output(name, out, shape);
   check.quantization(q, out, shape, part);
   check.overlap(name, part.args.out, part.config.out, source, part.args.x, part.config.x, shape, shape.dim);
@@ -164,7 +175,8 @@ void check_apart(const Checker& check, const Launch& launch, int a, int b, std::
 }
 
 /// Where rows of a plane go, and its scales.
-void add_plane(const Checker& check, std::string_view name, const KvStore& store, const KvPlane& plane, const RowShape& shape, Launch::Part part) {
+void add_plane(const Checker& check, std::string_view name, const KvStore& store, const KvPlane& plane, const RowShape& shape,
+               Launch::Part part) {
   page::check_plane(check.op, name, store, plane, shape.heads, shape.dim);
   auto& [config, params] = part;
   config.paged = true;
@@ -191,13 +203,15 @@ void add_plane(const Checker& check, std::string_view name, const KvStore& store
   if (check.device.kind == DeviceKind::cuda || (config.scaling != Scaling::tensor && config.scaling != Scaling::head)) return;
   for (std::int64_t head = 0; head < (config.scaling == Scaling::head ? shape.heads : 1); ++head) {
     const float scale = load_element<DType::f32>(static_cast<const char*>(s.data) + head * s.head_byte_stride, 0) * s.global_scale;
-    if (!std::isfinite(scale) || !(scale > 0)) fail(Code::invalid_argument, check.op, "{}.scales[{}] times global_scale={}; must be finite and > 0", name, head, scale);
+    if (!std::isfinite(scale) || !(scale > 0))
+      fail(Code::invalid_argument, check.op, "{}.scales[{}] times global_scale={}; must be finite and > 0", name, head, scale);
   }
 }
 
 /// The rows that are appended, of a tensor that may hold more.
 TensorView first_rows(const Checker& check, std::string_view name, TensorView t, std::int64_t rows) {
-  if (t.rank == 3 && t.shape[0] < rows) fail(Code::invalid_argument, check.op, "{}.shape[0]={}; every one of the {} appended tokens needs a row", name, t.shape[0], rows);
+  if (t.rank == 3 && t.shape[0] < rows)
+    fail(Code::invalid_argument, check.op, "{}.shape[0]={}; every one of the {} appended tokens needs a row", name, t.shape[0], rows);
   if (t.rank == 3) t.shape[0] = rows;
   return t;
 }
@@ -216,7 +230,8 @@ Launch describe_rope(Device device, const RopeArgs& args) {
       return;
     }
     const RowShape shape = shape_of(check, name, t);
-    if (launch.num_parts > 0 && shape.rows != launch.params.rows) fail(Code::invalid_argument, kRope, "{}.shape[0]={}; must be {} (rows of q)", name, shape.rows, launch.params.rows);
+    if (launch.num_parts > 0 && shape.rows != launch.params.rows)
+      fail(Code::invalid_argument, kRope, "{}.shape[0]={}; must be {} (rows of q)", name, shape.rows, launch.params.rows);
     launch.params.rows = shape.rows;
     add_output(check, out_name, out, q, shape, name, add_source(check, args, name, t, weight, true, shape, launch));
   };
@@ -227,7 +242,9 @@ Launch describe_rope(Device device, const RopeArgs& args) {
   return launch;
 }
 
-void rope(const Context& context, const RopeArgs& args, void* stream) { rows::run(context, kRope, describe_rope(context.device(), args), stream); }
+void rope(const Context& context, const RopeArgs& args, void* stream) {
+  rows::run(context, kRope, describe_rope(context.device(), args), stream);
+}
 
 Launch describe_rope_append(Device device, const KvStore& store, std::int64_t num_rows, const RopeAppendArgs& args) {
   const Checker check{.op = kRopeAppend, .device = device};
@@ -245,7 +262,8 @@ Launch describe_rope_append(Device device, const KvStore& store, std::int64_t nu
     return add_source(check, r, name, t, weight, rotated, shape, launch);
   };
   RowShape shape;
-  const auto queries = [&](std::string_view name, const TensorView& q, std::string_view out_name, const TensorView& q_out, const TensorView& weight, bool rotated) {
+  const auto queries = [&](std::string_view name, const TensorView& q, std::string_view out_name, const TensorView& q_out,
+                           const TensorView& weight, bool rotated) {
     if (q.rank == 0) {
       if (q_out.rank != 0) fail(Code::invalid_argument, kRopeAppend, "{} is given without {}", out_name, name);
       return;
@@ -254,16 +272,19 @@ Launch describe_rope_append(Device device, const KvStore& store, std::int64_t nu
     add_output(check, out_name, first_rows(check, out_name, q_out, num_rows), r.q_quantization, shape, name, p);
   };
   if (args.q_nope.rank != 0 && r.q_quantization.scale != QuantScale::none && r.q_quantization.scale != QuantScale::tensor)
-    fail(Code::invalid_argument, kRopeAppend, "q_nope with q_quantization.scale={}; two tensors can share a tensor's scale only", static_cast<int>(r.q_quantization.scale));
+    fail(Code::invalid_argument, kRopeAppend, "q_nope with q_quantization.scale={}; two tensors can share a tensor's scale only",
+         static_cast<int>(r.q_quantization.scale));
   queries("q", r.q, "q_out", r.q_out, r.q_weight, true);
   queries("q_nope", args.q_nope, "q_nope_out", args.q_nope_out, {}, false);
   const bool mla = args.k_nope.rank != 0;
-  if (!mla && store.k_rope.data != nullptr) fail(Code::invalid_argument, kRopeAppend, "store.k_rope has memory but k_nope is not given; give it, or leave the plane empty");
+  if (!mla && store.k_rope.data != nullptr)
+    fail(Code::invalid_argument, kRopeAppend, "store.k_rope has memory but k_nope is not given; give it, or leave the plane empty");
   RowShape k_shape;
-  add_plane(check, mla ? "store.k_rope" : "store.k", store, mla ? store.k_rope : store.k, k_shape = shape_of(check, "k", first_rows(check, "k", r.k, num_rows)),
-            part("k", r.k, r.k_weight, true, shape));
+  add_plane(check, mla ? "store.k_rope" : "store.k", store, mla ? store.k_rope : store.k,
+            k_shape = shape_of(check, "k", first_rows(check, "k", r.k, num_rows)), part("k", r.k, r.k_weight, true, shape));
   const auto same_heads = [&](std::string_view name) {
-    if (shape.heads != k_shape.heads) fail(Code::invalid_argument, kRopeAppend, "{}.shape[1]={}; must be {} (heads of k)", name, shape.heads, k_shape.heads);
+    if (shape.heads != k_shape.heads)
+      fail(Code::invalid_argument, kRopeAppend, "{}.shape[1]={}; must be {} (heads of k)", name, shape.heads, k_shape.heads);
   };
   if (mla) {
     const Launch::Part p = part("k_nope", args.k_nope, {}, false, shape);
@@ -310,7 +331,8 @@ void rope_append(const Context& context, const KvStore& store, const AppendBatch
   const bool own_positions = launch.params.positions == nullptr && launch.params.indptr == nullptr;
   for (std::size_t i = 0; own_positions && i < at.positions.size(); ++i) {
     if (at.positions[i] >= launch.params.num_positions)
-      fail(Code::invalid_argument, kRopeAppend, "row {} is key {} of its list; cos_sin has positions 0..{}", i, at.positions[i], launch.params.num_positions - 1);
+      fail(Code::invalid_argument, kRopeAppend, "row {} is key {} of its list; cos_sin has positions 0..{}", i, at.positions[i],
+           launch.params.num_positions - 1);
   }
   if (num_rows == 0) return;
   if (own_positions) {
@@ -325,7 +347,8 @@ void rope_append(const Context& context, const KvStore& store, const AppendBatch
   cuda::Runtime& runtime = context.cuda();
   const cuda::CurrentDevice current(*runtime.device);
   if (runtime.device->driver().is_capturing(stream))
-    fail(Code::invalid_argument, kRopeAppend, "stream is being captured, and a batch of host arrays would be frozen: append by a DevicePlan");
+    fail(Code::invalid_argument, kRopeAppend,
+         "stream is being captured, and a batch of host arrays would be frozen: append by a DevicePlan");
   // Both arrays in one upload.
   const std::size_t place_bytes = at.places.size() * sizeof(abi::TokenPlace);
   std::vector<std::byte> blob(place_bytes + (own_positions ? at.positions.size() * 8 : 0));
@@ -345,17 +368,22 @@ void rope_append(const Context& context, const DevicePlan& plan, const KvStore& 
     fail(Code::invalid_argument, kRopeAppend, "context.device={}; the plan is on {}", name(context.device()), name(state.schedule->device));
   if (state.uploaded == nullptr) fail(Code::invalid_argument, kRopeAppend, "plan holds no batch yet; call upload() first");
   const attention::PlanView& view = state.uploaded->view;
-  if (segment < 0 || segment >= std::ssize(view.segments)) fail(Code::invalid_argument, kRopeAppend, "segment={}; the plan has {}", segment, view.segments.size());
+  if (segment < 0 || segment >= std::ssize(view.segments))
+    fail(Code::invalid_argument, kRopeAppend, "segment={}; the plan has {}", segment, view.segments.size());
   const abi::SegmentInfo& info = view.segments[static_cast<std::size_t>(segment)];
-  if (info.num_table_heads != 1) fail(Code::unsupported, kRopeAppend, "segments[{}] has a table for each KV head; append by an AppendBatch for each", segment);
-  if (store.page_size != info.page_size) fail(Code::invalid_argument, kRopeAppend, "store.page_size={} differs from the planned {}", store.page_size, info.page_size);
-  if (std::ssize(kv_indices) < info.num_entries) fail(Code::invalid_argument, kRopeAppend, "kv_indices has {} entries; the plan reads {}", kv_indices.size(), info.num_entries);
+  if (info.num_table_heads != 1)
+    fail(Code::unsupported, kRopeAppend, "segments[{}] has a table for each KV head; append by an AppendBatch for each", segment);
+  if (store.page_size != info.page_size)
+    fail(Code::invalid_argument, kRopeAppend, "store.page_size={} differs from the planned {}", store.page_size, info.page_size);
+  if (std::ssize(kv_indices) < info.num_entries)
+    fail(Code::invalid_argument, kRopeAppend, "kv_indices has {} entries; the plan reads {}", kv_indices.size(), info.num_entries);
   // As many rows as every tensor has: a later upload may bring more tokens, and rows that the plan has no place for are left out.
   std::int64_t num_rows = args.rope.k.rank == 3 ? args.rope.k.shape[0] : 0;
   for (const TensorView* t : {&args.rope.q, &args.v, &args.k_nope, &args.q_nope}) {
     if (t->rank == 3) num_rows = std::min(num_rows, t->shape[0]);
   }
-  if (num_rows < view.header->num_tokens) fail(Code::invalid_argument, kRopeAppend, "tensors have {} rows; the plan has {} query tokens", num_rows, view.header->num_tokens);
+  if (num_rows < view.header->num_tokens)
+    fail(Code::invalid_argument, kRopeAppend, "tensors have {} rows; the plan has {} query tokens", num_rows, view.header->num_tokens);
   Launch launch = describe_rope_append(context.device(), store, num_rows, args);
   describe_positions({.op = kRopeAppend, .device = context.device()}, args.rope, num_rows, false, launch);
   launch.params.plan = reinterpret_cast<const abi::PlanHeader*>(state.blob.data());

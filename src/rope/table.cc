@@ -23,19 +23,22 @@ void check(const RopeTable& t) {
   positive("ntk", t.ntk);
   const int scalings = (t.linear != 1) + t.llama31.has_value() + t.yarn.has_value() + (t.ntk != 1);
   if (scalings > 1) fail(Code::invalid_argument, kOp, "{} of linear, llama31, yarn and ntk are given; use one", scalings);
-  if (t.ntk != 1 && t.rotary_dim == 2) fail(Code::invalid_argument, kOp, "ntk={} with rotary_dim=2; its exponent divides by rotary_dim - 2", t.ntk);
+  if (t.ntk != 1 && t.rotary_dim == 2)
+    fail(Code::invalid_argument, kOp, "ntk={} with rotary_dim=2; its exponent divides by rotary_dim - 2", t.ntk);
   if (t.llama31) {
     positive("llama31.factor", t.llama31->factor);
     positive("llama31.low_freq_factor", t.llama31->low_freq_factor);
     positive("llama31.old_context_len", t.llama31->old_context_len);
     if (!(t.llama31->high_freq_factor > t.llama31->low_freq_factor))
-      fail(Code::invalid_argument, kOp, "llama31.high_freq_factor={}; must be > low_freq_factor={}", t.llama31->high_freq_factor, t.llama31->low_freq_factor);
+      fail(Code::invalid_argument, kOp, "llama31.high_freq_factor={}; must be > low_freq_factor={}", t.llama31->high_freq_factor,
+           t.llama31->low_freq_factor);
   }
   if (t.yarn) {
     positive("yarn.factor", t.yarn->factor);
     positive("yarn.original_context_len", t.yarn->original_context_len);
     positive("yarn.beta_slow", t.yarn->beta_slow);
-    if (!(t.yarn->beta_fast > t.yarn->beta_slow)) fail(Code::invalid_argument, kOp, "yarn.beta_fast={}; must be > beta_slow={}", t.yarn->beta_fast, t.yarn->beta_slow);
+    if (!(t.yarn->beta_fast > t.yarn->beta_slow))
+      fail(Code::invalid_argument, kOp, "yarn.beta_fast={}; must be > beta_slow={}", t.yarn->beta_fast, t.yarn->beta_slow);
     if (!(t.yarn->attention_factor >= 0) || !std::isfinite(t.yarn->attention_factor))
       fail(Code::invalid_argument, kOp, "yarn.attention_factor={}; must be finite and >= 0", t.yarn->attention_factor);
     if (!(t.theta > 1)) fail(Code::invalid_argument, kOp, "theta={} with yarn; must be > 1", t.theta);
@@ -85,7 +88,8 @@ std::vector<float> rope_cos_sin(const RopeTable& table, std::int64_t num_positio
   try {
     out.resize(static_cast<std::size_t>(num_positions * table.rotary_dim));
   } catch (const std::exception&) {
-    fail(Code::out_of_memory, kOp, "num_positions={}: no memory for a table of {} elements", num_positions, num_positions * table.rotary_dim);
+    fail(Code::out_of_memory, kOp, "num_positions={}: no memory for a table of {} elements", num_positions,
+         num_positions * table.rotary_dim);
   }
   const std::size_t pairs = frequencies.size();
   for (std::int64_t position = 0; position < num_positions; ++position) {

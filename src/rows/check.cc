@@ -69,23 +69,27 @@ void check_view(const Checker& c, std::string_view name, const TensorView& t, co
     fail(Code::invalid_argument, c.op, "{}.shape[1]={}; must be {} (heads of x)", name, t.shape[1], shape.heads);
   const std::int64_t dim = t.shape[static_cast<std::size_t>(rank - 1)];
   if (dim != shape.dim) fail(Code::invalid_argument, c.op, "{}.shape[{}]={}; must be {}", name, rank - 1, dim, shape.dim);
-  if (t.device != c.device) fail(Code::invalid_argument, c.op, "{}.device={}; the context is for {}", name, girih::name(t.device), girih::name(c.device));
+  if (t.device != c.device)
+    fail(Code::invalid_argument, c.op, "{}.device={}; the context is for {}", name, girih::name(t.device), girih::name(c.device));
   if (shape.rows > 0 && t.data == nullptr) fail(Code::invalid_argument, c.op, "{}.data is null; must hold {} rows", name, shape.rows);
   const std::int64_t element = std::max(bits(t.dtype) / 8, 1);
   if (c.device.kind == DeviceKind::cuda && reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(element) != 0)
-    fail(Code::invalid_argument, c.op, "{}.data={} is not a multiple of its element's {} bytes; a GPU reads aligned elements only", name, t.data, element);
+    fail(Code::invalid_argument, c.op, "{}.data={} is not a multiple of its element's {} bytes; a GPU reads aligned elements only", name,
+         t.data, element);
 }
 
 }  // namespace
 
 RowShape Checker::shape(std::string_view name, const TensorView& t) const {
-  if (t.rank != 2 && t.rank != 3) fail(Code::invalid_argument, op, "{} has rank {}; must be 2: [rows, dim], or 3: [rows, heads, dim]", name, t.rank);
+  if (t.rank != 2 && t.rank != 3)
+    fail(Code::invalid_argument, op, "{} has rank {}; must be 2: [rows, dim], or 3: [rows, heads, dim]", name, t.rank);
   RowShape s{t.shape[0], t.rank == 3 ? t.shape[1] : 1, t.shape[static_cast<std::size_t>(t.rank - 1)], t.rank == 3};
   if (s.rows < 0) fail(Code::invalid_argument, op, "{}.shape[0]={}; must be >= 0", name, s.rows);
   if (s.heads < 1) fail(Code::invalid_argument, op, "{}.shape[1]={}; must have at least one head", name, s.heads);
   if (s.dim < 1 || s.dim > kMaxDim) fail(Code::invalid_argument, op, "{}.shape[{}]={}; must be in 1..{}", name, t.rank - 1, s.dim, kMaxDim);
   if (s.heads > kMaxRows || s.rows > kMaxRows / s.heads)
-    fail(Code::invalid_argument, op, "{} has {} rows of {} heads; their product must be at most {}, use several calls", name, s.rows, s.heads, kMaxRows);
+    fail(Code::invalid_argument, op, "{} has {} rows of {} heads; their product must be at most {}, use several calls", name, s.rows,
+         s.heads, kMaxRows);
   return s;
 }
 
@@ -102,18 +106,20 @@ namespace {
 void check_packed(const Checker& c, std::string_view name, const TensorView& t, std::int64_t dim) {
   const auto last = static_cast<std::size_t>(t.rank - 1);
   if (dim > 1 && t.strides[last] != 1)
-    fail(Code::invalid_argument, c.op, "{}.strides[{}]={} with dtype {}; 4-bit rows are dense, use 1", name, last, t.strides[last], girih::name(t.dtype));
+    fail(Code::invalid_argument, c.op, "{}.strides[{}]={} with dtype {}; 4-bit rows are dense, use 1", name, last, t.strides[last],
+         girih::name(t.dtype));
   for (std::size_t i = 0; i < last; ++i) {
     if (t.shape[i] > 1 && t.strides[i] % 2 != 0)
-      fail(Code::invalid_argument, c.op, "{}.strides[{}]={} with dtype {}; 4-bit rows begin at whole bytes, use an even stride", name, i, t.strides[i],
-           girih::name(t.dtype));
+      fail(Code::invalid_argument, c.op, "{}.strides[{}]={} with dtype {}; 4-bit rows begin at whole bytes, use an even stride", name, i,
+           t.strides[i], girih::name(t.dtype));
   }
 }
 
 }  // namespace
 
 abi::RowTensor Checker::codes(std::string_view name, const TensorView& t, const RowShape& shape) const {
-  if (!is_numeric(t.dtype)) fail(Code::invalid_argument, op, "{} is {}; must be f32, f16, bf16, e4m3, e5m2, i8, nvfp4 or mxfp4", name, girih::name(t.dtype));
+  if (!is_numeric(t.dtype))
+    fail(Code::invalid_argument, op, "{} is {}; must be f32, f16, bf16, e4m3, e5m2, i8, nvfp4 or mxfp4", name, girih::name(t.dtype));
   check_view(*this, name, t, shape);
   if (bits(t.dtype) == 4) check_packed(*this, name, t, shape.dim);
   return row_tensor(t, shape);
@@ -132,15 +138,21 @@ std::int64_t Checker::weight(std::string_view name, const TensorView& t, const R
   if (t.rank != 1 && !(t.rank == 2 && shape.has_heads))
     fail(Code::invalid_argument, op, "{} has rank {}; must be 1: [dim]{}", name, t.rank, shape.has_heads ? ", or 2: [heads, dim]" : "");
   const auto last = static_cast<std::size_t>(t.rank - 1);
-  if (t.shape[last] != shape.dim) fail(Code::invalid_argument, op, "{}.shape[{}]={}; must be {} (x's last extent)", name, last, t.shape[last], shape.dim);
-  if (t.rank == 2 && t.shape[0] != shape.heads) fail(Code::invalid_argument, op, "{}.shape[0]={}; must be {} (heads of x)", name, t.shape[0], shape.heads);
-  if (t.dtype != DType::f32 && t.dtype != type) fail(Code::invalid_argument, op, "{} is {}; must be f32 or x's {}", name, girih::name(t.dtype), girih::name(type));
-  if (t.device != device) fail(Code::invalid_argument, op, "{}.device={}; the context is for {}", name, girih::name(t.device), girih::name(device));
+  if (t.shape[last] != shape.dim)
+    fail(Code::invalid_argument, op, "{}.shape[{}]={}; must be {} (x's last extent)", name, last, t.shape[last], shape.dim);
+  if (t.rank == 2 && t.shape[0] != shape.heads)
+    fail(Code::invalid_argument, op, "{}.shape[0]={}; must be {} (heads of x)", name, t.shape[0], shape.heads);
+  if (t.dtype != DType::f32 && t.dtype != type)
+    fail(Code::invalid_argument, op, "{} is {}; must be f32 or x's {}", name, girih::name(t.dtype), girih::name(type));
+  if (t.device != device)
+    fail(Code::invalid_argument, op, "{}.device={}; the context is for {}", name, girih::name(t.device), girih::name(device));
   if (t.data == nullptr) fail(Code::invalid_argument, op, "{}.data is null; must hold {} elements", name, t.numel());
-  if (shape.dim > 1 && t.strides[last] != 1) fail(Code::invalid_argument, op, "{}.strides[{}]={}; must be 1 (dense)", name, last, t.strides[last]);
+  if (shape.dim > 1 && t.strides[last] != 1)
+    fail(Code::invalid_argument, op, "{}.strides[{}]={}; must be 1 (dense)", name, last, t.strides[last]);
   const std::int64_t element = bits(t.dtype) / 8;
   if (device.kind == DeviceKind::cuda && reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(element) != 0)
-    fail(Code::invalid_argument, op, "{}.data={} is not a multiple of its element's {} bytes; a GPU reads aligned elements only", name, t.data, element);
+    fail(Code::invalid_argument, op, "{}.data={} is not a multiple of its element's {} bytes; a GPU reads aligned elements only", name,
+         t.data, element);
   return t.rank == 2 && shape.heads > 1 ? t.strides[0] * element : 0;
 }
 
@@ -163,17 +175,19 @@ std::string_view scales_of(DType t) {
 bool takes(DType t, QuantScale s) {
   if (bits(t) > 8) return s == QuantScale::none;
   if (bits(t) == 4) return s == QuantScale::block;
-  return s == QuantScale::tensor || s == QuantScale::token || s == QuantScale::block || s == QuantScale::tile || (s == QuantScale::mx && t != DType::i8);
+  return s == QuantScale::tensor || s == QuantScale::token || s == QuantScale::block || s == QuantScale::tile ||
+         (s == QuantScale::mx && t != DType::i8);
 }
 
 void check_scale_type(const Checker& c, const TensorView& scales, DType out, QuantScale scale) {
   const bool codes = bits(out) == 4 || scale == QuantScale::mx;
   const bool fits = codes ? scales.dtype == DType::u8 || (out == DType::nvfp4 && scales.dtype == DType::e4m3) : scales.dtype == DType::f32;
   if (!fits)
-    fail(Code::invalid_argument, c.op, "quantization.scales is {}; {} scales of {} are {}", girih::name(scales.dtype), kScaleNames[static_cast<int>(scale)],
-         girih::name(out), !codes ? "f32" : (out == DType::nvfp4 ? "e4m3 or u8" : "u8 (e8m0)"));
+    fail(Code::invalid_argument, c.op, "quantization.scales is {}; {} scales of {} are {}", girih::name(scales.dtype),
+         kScaleNames[static_cast<int>(scale)], girih::name(out), !codes ? "f32" : (out == DType::nvfp4 ? "e4m3 or u8" : "u8 (e8m0)"));
   if (scales.device != c.device)
-    fail(Code::invalid_argument, c.op, "quantization.scales.device={}; the context is for {}", girih::name(scales.device), girih::name(c.device));
+    fail(Code::invalid_argument, c.op, "quantization.scales.device={}; the context is for {}", girih::name(scales.device),
+         girih::name(c.device));
 }
 
 /// Scales [rows (, heads) (, blocks)], or in swizzled tiles; `given`: they are read.
@@ -181,18 +195,23 @@ void check_computed(const Checker& c, const Quantization& q, const RowShape& sha
   const TensorView& s = q.scales;
   const std::int64_t blocks = block > 0 ? ceil_div(shape.dim, block) : 1;
   const std::int64_t element = bits(s.dtype) / 8;
-  if (shape.rows > 0 && s.data == nullptr) fail(Code::invalid_argument, c.op, "quantization.scales.data is null; {}", given ? "codes need scales" : "scales are computed and stored");
+  if (shape.rows > 0 && s.data == nullptr)
+    fail(Code::invalid_argument, c.op, "quantization.scales.data is null; {}",
+         given ? "codes need scales" : "scales are computed and stored");
   if (q.swizzled) {
     if (element != 1 || shape.has_heads)
       fail(Code::invalid_argument, c.op, "quantization.swizzled; only block scales of one byte, of rows without heads, have that order");
     const std::int64_t columns = round_up(blocks, 4);
     const std::int64_t needed = round_up(shape.rows, 128) * columns;
-    if (s.numel() < needed) fail(Code::invalid_argument, c.op, "quantization.scales has {} elements; tiles of {} rows x {} blocks need {}", s.numel(), shape.rows, blocks, needed);
+    if (s.numel() < needed)
+      fail(Code::invalid_argument, c.op, "quantization.scales has {} elements; tiles of {} rows x {} blocks need {}", s.numel(), shape.rows,
+           blocks, needed);
     std::int64_t dense = 1;
     for (int i = s.rank - 1; i >= 0; --i) {
       const auto at = static_cast<std::size_t>(i);
       if (s.shape[at] > 1 && s.strides[at] != dense)
-        fail(Code::invalid_argument, c.op, "quantization.scales.strides[{}]={}; swizzled scales are dense, use {}", i, s.strides[at], dense);
+        fail(Code::invalid_argument, c.op, "quantization.scales.strides[{}]={}; swizzled scales are dense, use {}", i, s.strides[at],
+             dense);
       dense *= s.shape[at];
     }
     part.args.scales = static_cast<unsigned char*>(s.data);
@@ -201,10 +220,12 @@ void check_computed(const Checker& c, const Quantization& q, const RowShape& sha
   }
   const int rank = 1 + (shape.has_heads ? 1 : 0) + (block > 0 ? 1 : 0);
   if (s.rank != rank)
-    fail(Code::invalid_argument, c.op, "quantization.scales has rank {}; must be {}: [rows{}{}]", s.rank, rank, shape.has_heads ? ", heads" : "", block > 0 ? ", blocks" : "");
+    fail(Code::invalid_argument, c.op, "quantization.scales has rank {}; must be {}: [rows{}{}]", s.rank, rank,
+         shape.has_heads ? ", heads" : "", block > 0 ? ", blocks" : "");
   const auto expect = [&](int axis, std::int64_t extent, std::string_view what) {
     if (s.shape[static_cast<std::size_t>(axis)] != extent)
-      fail(Code::invalid_argument, c.op, "quantization.scales.shape[{}]={}; must be {} ({})", axis, s.shape[static_cast<std::size_t>(axis)], extent, what);
+      fail(Code::invalid_argument, c.op, "quantization.scales.shape[{}]={}; must be {} ({})", axis, s.shape[static_cast<std::size_t>(axis)],
+           extent, what);
   };
   expect(0, shape.rows, "rows of x");
   if (shape.has_heads) expect(1, shape.heads, "heads of x");
@@ -213,7 +234,10 @@ void check_computed(const Checker& c, const Quantization& q, const RowShape& sha
   part.args.scale_row_stride = s.strides[0] * element;
   part.args.scale_head_stride = shape.has_heads ? s.strides[1] * element : 0;
   part.args.scale_block_stride = block > 0 ? s.strides[static_cast<std::size_t>(rank - 1)] * element : 0;
-  if (!given && !distinct_places({Axis{shape.rows, part.args.scale_row_stride}, {shape.heads, part.args.scale_head_stride}, {blocks, part.args.scale_block_stride}}, element))
+  if (!given && !distinct_places({Axis{shape.rows, part.args.scale_row_stride},
+                                  {shape.heads, part.args.scale_head_stride},
+                                  {blocks, part.args.scale_block_stride}},
+                                 element))
     fail(Code::invalid_argument, c.op, "quantization.scales.strides let scales share memory; what is written needs places of its own");
 }
 
@@ -224,11 +248,13 @@ void Checker::quantization(const Quantization& q, const TensorView& out, const R
   const auto kind = static_cast<std::size_t>(q.scale);
   if (kind >= std::size(kScaleNames)) fail(Code::invalid_argument, op, "quantization.scale={} is unknown", kind);
   if (!takes(out.dtype, q.scale))
-    fail(Code::invalid_argument, op, "quantization.scale={} with {} of {}; must be {}", kScaleNames[kind], given ? "x" : "out", girih::name(out.dtype), scales_of(out.dtype));
+    fail(Code::invalid_argument, op, "quantization.scale={} with {} of {}; must be {}", kScaleNames[kind], given ? "x" : "out",
+         girih::name(out.dtype), scales_of(out.dtype));
   if (q.scale == QuantScale::tile && !tiles)
     fail(Code::unsupported, op, "quantization.scale=tile; only quantize() and dequantize() do tiles of 128 x 128");
   if (!given) part.config.out = elem_of(out.dtype);
-  if (!std::isfinite(q.global_scale) || !(q.global_scale > 0)) fail(Code::invalid_argument, op, "quantization.global_scale={}; must be finite and > 0", q.global_scale);
+  if (!std::isfinite(q.global_scale) || !(q.global_scale > 0))
+    fail(Code::invalid_argument, op, "quantization.global_scale={}; must be finite and > 0", q.global_scale);
   if (q.scale == QuantScale::none) {
     if (q.scales.data != nullptr || q.swizzled || q.global_scale != 1.0F)
       fail(Code::invalid_argument, op, "quantization has scales but scale=none; leave it empty for {}", girih::name(out.dtype));
@@ -240,11 +266,13 @@ void Checker::quantization(const Quantization& q, const TensorView& out, const R
     fail(Code::invalid_argument, op, "quantization.swizzled with scale={}; only block scales have that order", kScaleNames[kind]);
   if (q.scale == QuantScale::tensor) {
     part.config.scaling = Scaling::tensor;
-    if (q.scales.data == nullptr || q.scales.numel() != 1) fail(Code::invalid_argument, op, "quantization.scales has {} elements; a tensor's scale is one f32", q.scales.numel());
+    if (q.scales.data == nullptr || q.scales.numel() != 1)
+      fail(Code::invalid_argument, op, "quantization.scales has {} elements; a tensor's scale is one f32", q.scales.numel());
     part.args.scales = static_cast<unsigned char*>(q.scales.data);
     if (device.kind == DeviceKind::cuda || given) return;
     const float scale = load_element<DType::f32>(q.scales.data, 0) * q.global_scale;
-    if (!std::isfinite(scale) || !(scale > 0)) fail(Code::invalid_argument, op, "quantization.scales[0] times global_scale={}; must be finite and > 0", scale);
+    if (!std::isfinite(scale) || !(scale > 0))
+      fail(Code::invalid_argument, op, "quantization.scales[0] times global_scale={}; must be finite and > 0", scale);
     return;
   }
   if (q.scale == QuantScale::tile) {
@@ -266,7 +294,8 @@ void Checker::overlap(std::string_view written_name, const abi::RowTensor& w, ab
   if (distance + b.end <= a.begin || distance + b.begin >= a.end) return;
   const bool same_rows = shape.rows == 1 || w.row_stride == r.row_stride;
   const bool same_heads = shape.heads == 1 || w.head_stride == r.head_stride;
-  if (distance == 0 && same_rows && same_heads && written_type == read_type && w.dim_stride == r.dim_stride && read_dim == shape.dim) return;
+  if (distance == 0 && same_rows && same_heads && written_type == read_type && w.dim_stride == r.dim_stride && read_dim == shape.dim)
+    return;
   // Columns of one wider tensor: rows of both lie between each other.
   const Range row_a = range_of(w, written_type, 1, shape.heads, shape.dim);
   const Range row_b = range_of(r, read_type, 1, shape.heads, read_dim);
@@ -276,7 +305,8 @@ void Checker::overlap(std::string_view written_name, const abi::RowTensor& w, ab
     if (shift < 0) shift += stride;
     if (shift >= row_a.end - row_a.begin && shift + (row_b.end - row_b.begin) <= stride) return;
   }
-  fail(Code::invalid_argument, op, "{} shares memory with {}; must be apart from it, or have its data, type and strides", written_name, read_name);
+  fail(Code::invalid_argument, op, "{} shares memory with {}; must be apart from it, or have its data, type and strides", written_name,
+       read_name);
 }
 
 }  // namespace girih::rows

@@ -32,8 +32,7 @@ struct Checker {
   /// The same for quantised codes and other types that are read.
   abi::RowTensor codes(std::string_view name, const TensorView& t, const RowShape& shape) const;
   /// Output type and scales of a part. `given`: scales of any granularity are inputs (dequantisation), `out` what they belong to.
-  void quantization(const Quantization& q, const TensorView& out, const RowShape& shape, Launch::Part part,
-                    bool given = false) const;
+  void quantization(const Quantization& q, const TensorView& out, const RowShape& shape, Launch::Part part, bool given = false) const;
   /// What is written may share memory with what is read only where an element's place is its own.
   void overlap(std::string_view written_name, const abi::RowTensor& written, abi::Elem written_type, std::string_view read_name,
                const abi::RowTensor& read, abi::Elem read_type, const RowShape& shape, std::int64_t read_dim) const;

@@ -1,6 +1,6 @@
 // The row operators on the CPU: workers take equal shares of the rows, whatever parts these have. A row goes through the stages of
-// cpu_kernels.h in an f32 buffer; rows that no stage must see whole go through in pieces that stay in the first cache. A plain RMSNorm loads
-// each row in the pass that stores the one before. Large outputs are written past the caches, which saves reading them first.
+// cpu_kernels.h in an f32 buffer; rows that no stage must see whole go through in pieces that stay in the first cache. A plain RMSNorm
+// loads each row in the pass that stores the one before. Large outputs are written past the caches, which saves reading them first.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -23,9 +23,9 @@ using abi::Norm;
 using abi::Rotation;
 using abi::Scaling;
 
-constexpr std::int64_t kPiece = 2048;                   // elements: two buffers of f32 stay in the first cache
-constexpr std::int64_t kMostJoined = 1 << 15;           // elements of a row whose heads are done together
-constexpr std::int64_t kSmallCall = 64 << 10;           // bytes that one thread is done with before others have woken up
+constexpr std::int64_t kPiece = 2048;                         // elements: two buffers of f32 stay in the first cache
+constexpr std::int64_t kMostJoined = 1 << 15;                 // elements of a row whose heads are done together
+constexpr std::int64_t kSmallCall = 64 << 10;                 // bytes that one thread is done with before others have woken up
 constexpr std::int64_t kStreamBytes = std::int64_t{8} << 20;  // outputs from here on do not stay in a cache anyway
 
 DType type_of(Elem e) { return static_cast<DType>(e); }
@@ -72,8 +72,8 @@ PartJob prepare(const Kernels& k, const abi::PartConfig& c, const abi::RowPart& 
   job.piece = whole ? c.dim : std::min<std::int64_t>(c.dim, kPiece);
   job.weight_heads = a.weight_head_stride != 0 ? a.heads : 1;
   job.heads_adjoin = a.heads > 1 && job.dense_x && job.dense_out && !c.residual && c.act == Act::none && a.heads * c.dim <= kMostJoined &&
-                     (c.scaling == Scaling::none || c.scaling == Scaling::tensor) && a.x.head_stride == bytes_of(c.x, c.dim) && bits_of(c.out) != 4 &&
-                     a.out.head_stride == bytes_of(c.out, c.dim);
+                     (c.scaling == Scaling::none || c.scaling == Scaling::tensor) && a.x.head_stride == bytes_of(c.x, c.dim) &&
+                     bits_of(c.out) != 4 && a.out.head_stride == bytes_of(c.out, c.dim);
   if (job.heads_adjoin) job.piece = a.heads * c.dim;
   const auto widen = [&](const unsigned char* from, float offset, std::vector<float>& to) {
     to.resize(static_cast<std::size_t>(job.weight_heads * c.dim + kPad));
@@ -85,8 +85,7 @@ PartJob prepare(const Kernels& k, const abi::PartConfig& c, const abi::RowPart& 
   };
   if (c.has_weight) widen(a.weight, a.weight_offset, job.weight);
   if (c.has_bias) widen(a.bias, 0, job.bias);
-  job.stream = !c.paged && a.out.data != a.x.data && a.out.data != a.second.data &&
-               rows * a.heads * bytes_of(c.out, c.dim) >= kStreamBytes;
+  job.stream = !c.paged && a.out.data != a.x.data && a.out.data != a.second.data && rows * a.heads * bytes_of(c.out, c.dim) >= kStreamBytes;
   return job;
 }
 
@@ -131,14 +130,16 @@ class RowWorker {
     for (std::int64_t head = 0; head < a_.heads; ++head) run_head(row, head);
   }
   void run_head(std::int64_t row, std::int64_t head) {
-    for (std::int64_t begin = 0; begin < c_.dim; begin += job_.piece) run_piece(row, head, begin, std::min<std::int64_t>(job_.piece, c_.dim - begin));
+    for (std::int64_t begin = 0; begin < c_.dim; begin += job_.piece)
+      run_piece(row, head, begin, std::min<std::int64_t>(job_.piece, c_.dim - begin));
   }
 
   /// A plain RMSNorm of dense rows: begin, then one step a row.
   static bool steps(const PartJob& job) {
     const abi::PartConfig& c = *job.config;
-    return c.norm == Norm::rms && c.rotation == Rotation::none && c.scaling == Scaling::none && !c.paged && c.out == c.x && job.bias.empty() && job.args->heads == 1 &&
-           job.dense_x && job.dense_out && (!c.residual || (job.dense_second && (job.args->residual_out.data == nullptr || job.dense_sum)));
+    return c.norm == Norm::rms && c.rotation == Rotation::none && c.scaling == Scaling::none && !c.paged && c.out == c.x &&
+           job.bias.empty() && job.args->heads == 1 && job.dense_x && job.dense_out &&
+           (!c.residual || (job.dense_second && (job.args->residual_out.data == nullptr || job.dense_sum)));
   }
   void run_steps(std::int64_t begin, std::int64_t end) {
     if (begin == end) return;
@@ -242,15 +243,18 @@ class RowWorker {
 
   std::byte* out_at(std::int64_t row, std::int64_t head) const {
     if (!c_.paged) return at(a_.out, row, head);
-    return reinterpret_cast<std::byte*>(a_.out.data) + place_.page * a_.page_stride + place_.token * a_.out.row_stride + head * a_.out.head_stride;
+    return reinterpret_cast<std::byte*>(a_.out.data) + place_.page * a_.page_stride + place_.token * a_.out.row_stride +
+           head * a_.out.head_stride;
   }
 
   void run_piece(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n) {
     float* x = b_.row.data();
-    if (c_.act != Act::none && c_.scaling == Scaling::none && c_.out == c_.x && job_.dense_x && job_.dense_out && (c_.interleaved || job_.dense_second)) {
+    if (c_.act != Act::none && c_.scaling == Scaling::none && c_.out == c_.x && job_.dense_x && job_.dense_out &&
+        (c_.interleaved || job_.dense_second)) {
       const std::byte* gate = at(a_.x, row, head) + begin * (c_.interleaved ? 2 : 1) * a_.x.dim_stride;
       const std::byte* up = c_.interleaved ? nullptr : at(a_.second, row, head) + begin * a_.second.dim_stride;
-      return k_.activate_store(c_.x, c_.act, c_.interleaved, gate, up, n, a_.alpha, a_.limit, at(a_.out, row, head) + begin * a_.out.dim_stride, job_.stream);
+      return k_.activate_store(c_.x, c_.act, c_.interleaved, gate, up, n, a_.alpha, a_.limit,
+                               at(a_.out, row, head) + begin * a_.out.dim_stride, job_.stream);
     }
     float squares = load(row, head, begin, n);
     std::byte* out = out_at(row, head);
@@ -323,8 +327,9 @@ class RowWorker {
     if (!job_.dense_out) copy_elements(codes, 1, out, a_.out.dim_stride, 1, n);
     if (adjacent) return;
     for (std::int64_t i = 0; i < blocks; ++i) {
-      std::byte* to = a_.swizzled_columns > 0 ? reinterpret_cast<std::byte*>(a_.scales) + abi::swizzled_offset(row, first + i, a_.swizzled_columns)
-                                              : place + i * a_.scale_block_stride;
+      std::byte* to = a_.swizzled_columns > 0
+                          ? reinterpret_cast<std::byte*>(a_.scales) + abi::swizzled_offset(row, first + i, a_.swizzled_columns)
+                          : place + i * a_.scale_block_stride;
       std::memcpy(to, scales + i * size, static_cast<std::size_t>(size));
     }
   }
@@ -347,7 +352,8 @@ abi::Elem elem_of(DType t) {
 }
 
 void run_on_cpu(const Context& context, const Launch& launch) {
-  static_assert(static_cast<int>(DType::mxfp4) == static_cast<int>(Elem::mxfp4) && static_cast<int>(DType::e4m3) == static_cast<int>(Elem::e4m3));
+  static_assert(static_cast<int>(DType::mxfp4) == static_cast<int>(Elem::mxfp4) &&
+                static_cast<int>(DType::e4m3) == static_cast<int>(Elem::e4m3));
   const abi::RowsParams& p = launch.params;
   if (p.rows == 0) return;
   const Kernels k = kernels(context.cpu_target());

@@ -36,7 +36,8 @@ std::byte* place(const abi::RowTensor& t, Elem e, std::int64_t row, std::int64_t
 }
 
 /// Elements [d, d + n) as dense memory: themselves, or a copy in `buffer`.
-const std::byte* gather(const abi::RowTensor& t, Elem e, std::int64_t row, std::int64_t head, std::int64_t d, std::int64_t n, std::vector<std::byte>& buffer) {
+const std::byte* gather(const abi::RowTensor& t, Elem e, std::int64_t row, std::int64_t head, std::int64_t d, std::int64_t n,
+                        std::vector<std::byte>& buffer) {
   const std::byte* from = place(t, e, row, head, d);
   const std::int64_t size = bits_of(e) / 8;
   if (bits_of(e) == 4 || t.dim_stride == size) return from;

@@ -195,6 +195,15 @@ struct E2m1 {
   }
 };
 
+/// A vector of a row's elements from `i` on; those from n on are zeros.
+template <class L>
+HWY_INLINE VF load_part(const std::byte* source, std::int64_t i, std::int64_t n) {
+  if (i + kLanes <= n) return L::load(source + i * L::kBytes);
+  alignas(64) std::byte rest[kLanes * 4] = {};
+  __builtin_memcpy(rest, source + i * L::kBytes, static_cast<std::size_t>((n - i) * L::kBytes));
+  return L::load(rest);
+}
+
 /// Stores a vector of a row's elements from `i` on, or as many as are left of `n`.
 template <class T>
 HWY_INLINE void store_part(VF x, std::byte* out, std::int64_t i, std::int64_t n) {

@@ -4,27 +4,19 @@
 #include "cpu/targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "rows/cpu_kernels.cc"
-#include "hwy/foreach_target.h"
 #include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
+#include "rows/cpu_activation-inl.h"
+#include "rows/cpu_blocks-inl.h"
 #include "rows/cpu_elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace girih::rows {
 namespace HWY_NAMESPACE {
 
-using abi::Act;
 using abi::Elem;
-
-/// f(vector loader) over whole vectors, and once more over a copy of the rest padded with zeros.
-template <class L>
-HWY_INLINE VF load_part(const std::byte* source, std::int64_t i, std::int64_t n) {
-  if (i + kLanes <= n) return L::load(source + i * L::kBytes);
-  alignas(64) std::byte rest[kLanes * 4] = {};
-  __builtin_memcpy(rest, source + i * L::kBytes, static_cast<std::size_t>((n - i) * L::kBytes));
-  return L::load(rest);
-}
 
 template <class L>
 float load_as(const std::byte* source, std::int64_t n, float* out) {
@@ -94,170 +86,6 @@ float load_sum(Elem type, const void* x, const void* residual, std::int64_t n, f
     case Elem::f32: return load_sum_as<F32>(a, b, n, out, s);
     case Elem::f16: return load_sum_as<F16>(a, b, n, out, s);
     default: return load_sum_as<Bf16>(a, b, n, out, s);
-  }
-}
-
-/// e^x for x in [-87, 88]; NaN stays. The exponent is split exactly with the low part of log2 e, so that large arguments lose nothing.
-HWY_INLINE VF exp_bounded(VF x) {
-  const VF magic = hn::Set(df, 0x1.8p23F);
-  const VF shifted = hn::MulAdd(x, hn::Set(df, 1.44269502F), magic);
-  const VF n = hn::Sub(shifted, magic);
-  const VF f = hn::MulAdd(x, hn::Set(df, 1.92596303e-8F), hn::MulSub(x, hn::Set(df, 1.44269502F), n));
-  const VF f2 = hn::Mul(f, f);
-  // 2^f, minimax on [-1/2, 1/2] with a relative error below 1.1e-8.
-  const VF p45 = hn::MulAdd(hn::Set(df, 1.54035122e-4F), f, hn::Set(df, 1.33907353e-3F));
-  const VF p23 = hn::MulAdd(hn::Set(df, 9.61823761e-3F), f, hn::Set(df, 5.55035733e-2F));
-  const VF p01 = hn::MulAdd(hn::Set(df, 0.240226492F), f, hn::Set(df, 0.693147182F));
-  const VF p = hn::MulAdd(hn::MulAdd(hn::MulAdd(p45, f2, p23), f2, p01), f, hn::Set(df, 1.0F));
-  const VF scale = hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127))));
-  return hn::Mul(p, scale);
-}
-
-/// 1 / x within 2 units in the last place, for x in [1, 2^126).
-HWY_INLINE VF reciprocal(VF x) {
-#if HWY_TARGET == HWY_EMU128
-  return hn::Div(hn::Set(df, 1.0F), x);
-#else
-  VF r = hn::ApproximateReciprocal(x);
-  r = hn::MulAdd(r, hn::NegMulAdd(x, r, hn::Set(df, 1.0F)), r);
-  return hn::MulAdd(r, hn::NegMulAdd(x, r, hn::Set(df, 1.0F)), r);
-#endif
-}
-
-/// 1 / (1 + e^-x); 0 below -87, where it is less than 2e-38.
-HWY_INLINE VF logistic(VF x) {
-  const VF low = hn::Set(df, -87.0F);
-  const auto tiny = hn::Lt(x, low);
-  const VF bounded = hn::IfThenElse(hn::Gt(x, hn::Set(df, 87.0F)), hn::Set(df, 87.0F), hn::IfThenElse(tiny, low, x));
-  const VF y = reciprocal(hn::Add(hn::Set(df, 1.0F), exp_bounded(hn::Neg(bounded))));
-  return hn::IfThenElse(tiny, hn::Zero(df), y);
-}
-
-/// Phi(x) = erfc(-x / sqrt 2) / 2; erfc(z) = e^(-z z) t P(t), t = 1 / (1 + 0.3 z), z >= 0: P is interpolated at Chebyshev nodes with a
-/// relative error of 6e-8.
-HWY_INLINE VF normal_cdf(VF x) {
-  const VF one = hn::Set(df, 1.0F);
-  const VF z = hn::Mul(hn::Abs(x), hn::Set(df, 0.707106781F));
-  const VF bounded = hn::IfThenElse(hn::Gt(z, hn::Set(df, 10.0F)), hn::Set(df, 10.0F), z);  // the tail is 0 from there on
-  const VF t = reciprocal(hn::MulAdd(bounded, hn::Set(df, 0.3F), one));
-  const VF u = hn::MulSub(t, hn::Set(df, 3.11111116F), hn::Set(df, 2.11111116F));
-  VF p = hn::Set(df, -1.37610205e-5F);
-  p = hn::MulAdd(p, u, hn::Set(df, -7.70050638e-5F));
-  p = hn::MulAdd(p, u, hn::Set(df, 1.35011672e-4F));
-  p = hn::MulAdd(p, u, hn::Set(df, 3.0565735e-3F));
-  p = hn::MulAdd(p, u, hn::Set(df, 1.72207995e-2F));
-  p = hn::MulAdd(p, u, hn::Set(df, 6.1054123e-2F));
-  p = hn::MulAdd(p, u, hn::Set(df, 0.156989941F));
-  p = hn::MulAdd(p, u, hn::Set(df, 0.306079107F));
-  p = hn::MulAdd(p, u, hn::Set(df, 0.455555201F));
-  const VF square = hn::Mul(z, z);
-  const auto some = hn::Lt(square, hn::Set(df, 87.0F));
-  const VF exponential = exp_bounded(hn::IfThenElse(some, hn::Neg(square), hn::Set(df, -87.0F)));
-  VF tail = hn::Mul(hn::Mul(hn::Mul(hn::Set(df, 0.5F), t), p), exponential);
-  tail = hn::IfThenElse(some, tail, hn::Sub(z, z));  // 0; NaN of NaN and infinities
-  tail = hn::IfThenElse(hn::Gt(z, hn::Set(df, 1e30F)), hn::Zero(df), tail);
-  return hn::IfThenElse(hn::Lt(x, hn::Zero(df)), tail, hn::Sub(one, tail));
-}
-
-template <Act kAct>
-HWY_INLINE VF activate_vector(VF gate, VF up, float alpha, float limit) {
-  if constexpr (kAct == Act::silu) {
-    return hn::Mul(hn::Mul(gate, logistic(gate)), up);
-  } else if constexpr (kAct == Act::gelu) {
-    return hn::Mul(hn::Mul(gate, normal_cdf(gate)), up);
-  } else if constexpr (kAct == Act::gelu_tanh) {
-    const VF inner = hn::MulAdd(hn::Mul(gate, gate), hn::Set(df, 0.044715F), hn::Set(df, 1.0F));
-    return hn::Mul(hn::Mul(gate, logistic(hn::Mul(hn::Mul(gate, hn::Set(df, 1.59576912F)), inner))), up);
-  } else if constexpr (kAct == Act::swigluoai) {
-    const VF most = hn::Set(df, limit);
-    const VF g = hn::IfThenElse(hn::Gt(gate, most), most, gate);
-    VF u = hn::IfThenElse(hn::Gt(up, most), most, up);
-    u = hn::IfThenElse(hn::Lt(u, hn::Neg(most)), hn::Neg(most), u);
-    return hn::Mul(hn::Mul(g, logistic(hn::Mul(g, hn::Set(df, alpha)))), hn::Add(u, hn::Set(df, 1.0F)));
-  } else {
-    return hn::Mul(gate, up);
-  }
-}
-
-/// Of operands that alternate.
-template <class L, Act kAct>
-HWY_INLINE VF activate_pairs(const std::byte* pairs, std::int64_t i, std::int64_t n, float alpha, float limit) {
-  const VF low = load_part<L>(pairs, 2 * i, 2 * n);
-  const VF high = 2 * i + kLanes < 2 * n ? load_part<L>(pairs, 2 * i + kLanes, 2 * n) : hn::Zero(df);
-  return activate_vector<kAct>(hn::ConcatEven(df, high, low), hn::ConcatOdd(df, high, low), alpha, limit);
-}
-
-template <class L, Act kAct>
-void activate_as(bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit, float* out) {
-  if (!interleaved) {
-    for (std::int64_t i = 0; i < n; i += kLanes)
-      hn::StoreU(activate_vector<kAct>(load_part<L>(gate, i, n), load_part<L>(up, i, n), alpha, limit), df, out + i);
-    return;
-  }
-  for (std::int64_t i = 0; i < n; i += kLanes) hn::StoreU(activate_pairs<L, kAct>(gate, i, n, alpha, limit), df, out + i);
-}
-
-/// The same, stored as the sources' type at once.
-template <class T, Act kAct>
-void activate_store_as(bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit, std::byte* out, bool stream) {
-  std::int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    const std::int64_t j = i + kLanes;
-    const VF a = interleaved ? activate_pairs<T, kAct>(gate, i, n, alpha, limit)
-                             : activate_vector<kAct>(T::load(gate + i * T::kBytes), T::load(up + i * T::kBytes), alpha, limit);
-    const VF b = interleaved ? activate_pairs<T, kAct>(gate, j, n, alpha, limit)
-                             : activate_vector<kAct>(T::load(gate + j * T::kBytes), T::load(up + j * T::kBytes), alpha, limit);
-    store_two<T>(a, b, out, i, stream);
-  }
-  for (; i < n; i += kLanes) {
-    const VF y = interleaved ? activate_pairs<T, kAct>(gate, i, n, alpha, limit) : activate_vector<kAct>(load_part<T>(gate, i, n), load_part<T>(up, i, n), alpha, limit);
-    store_part<T>(y, out, i, n);
-  }
-}
-
-template <class T>
-void activate_store_of(Act act, bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit, std::byte* out, bool stream) {
-  switch (act) {
-    case Act::silu: return activate_store_as<T, Act::silu>(interleaved, gate, up, n, alpha, limit, out, stream);
-    case Act::gelu: return activate_store_as<T, Act::gelu>(interleaved, gate, up, n, alpha, limit, out, stream);
-    case Act::gelu_tanh: return activate_store_as<T, Act::gelu_tanh>(interleaved, gate, up, n, alpha, limit, out, stream);
-    case Act::swigluoai: return activate_store_as<T, Act::swigluoai>(interleaved, gate, up, n, alpha, limit, out, stream);
-    default: return activate_store_as<T, Act::multiply>(interleaved, gate, up, n, alpha, limit, out, stream);
-  }
-}
-
-void activate_store(Elem type, Act act, bool interleaved, const void* gate, const void* up, std::int64_t n, float alpha, float limit, void* out, bool stream) {
-  const auto* g = static_cast<const std::byte*>(gate);
-  const auto* u = static_cast<const std::byte*>(up);
-  auto* o = static_cast<std::byte*>(out);
-  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
-  switch (type) {
-    case Elem::f32: return activate_store_of<F32>(act, interleaved, g, u, n, alpha, limit, o, stream);
-    case Elem::f16: return activate_store_of<F16>(act, interleaved, g, u, n, alpha, limit, o, stream);
-    default: return activate_store_of<Bf16>(act, interleaved, g, u, n, alpha, limit, o, stream);
-  }
-}
-
-template <class L>
-void activate_from(Act act, bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit,
-                   float* out) {
-  switch (act) {
-    case Act::silu: return activate_as<L, Act::silu>(interleaved, gate, up, n, alpha, limit, out);
-    case Act::gelu: return activate_as<L, Act::gelu>(interleaved, gate, up, n, alpha, limit, out);
-    case Act::gelu_tanh: return activate_as<L, Act::gelu_tanh>(interleaved, gate, up, n, alpha, limit, out);
-    case Act::swigluoai: return activate_as<L, Act::swigluoai>(interleaved, gate, up, n, alpha, limit, out);
-    default: return activate_as<L, Act::multiply>(interleaved, gate, up, n, alpha, limit, out);
-  }
-}
-
-void activate(Elem type, Act act, bool interleaved, const void* gate, const void* up, std::int64_t n, float alpha, float limit,
-              float* out) {
-  const auto* g = static_cast<const std::byte*>(gate);
-  const auto* u = static_cast<const std::byte*>(up);
-  switch (type) {
-    case Elem::f32: return activate_from<F32>(act, interleaved, g, u, n, alpha, limit, out);
-    case Elem::f16: return activate_from<F16>(act, interleaved, g, u, n, alpha, limit, out);
-    default: return activate_from<Bf16>(act, interleaved, g, u, n, alpha, limit, out);
   }
 }
 
@@ -415,130 +243,6 @@ void store_as(const float* x, std::int64_t n, float scale, std::byte* out, bool 
   std::int64_t i = 0;
   for (; i + 2 * kLanes <= n; i += 2 * kLanes) store_two<T>(value(i), value(i + kLanes), out, i, stream);
   for (; i < n; i += kLanes) store_part<T>(value(i), out, i, n);
-}
-
-/// Two codes to a byte; an odd end leaves its high nibble 0.
-HWY_INLINE void store_e2m1_part(VF x, std::int64_t i, std::int64_t n, std::uint8_t* out) {
-  if (i + kLanes <= n) return E2m1::store(x, out + i / 2);
-  std::uint8_t rest[kLanes / 2];
-  E2m1::store(x, rest);
-  const std::int64_t count = n - i;
-  if (count % 2 != 0) rest[count / 2] &= 0x0f;
-  __builtin_memcpy(out + i / 2, rest, static_cast<std::size_t>((count + 1) / 2));
-}
-
-void store_e2m1(const float* x, std::int64_t n, float scale, std::uint8_t* out) {
-  const VF divisor = hn::Set(df, scale);
-  for (std::int64_t i = 0; i < n; i += kLanes) store_e2m1_part(hn::Div(hn::LoadU(df, x + i), divisor), i, n, out);
-}
-
-/// The largest finite magnitude of each block; elements from n on do not count.
-template <int kBlock>
-void largest_of_blocks(const float* x, std::int64_t n, float* most) {
-  const auto infinity = hn::Set(di, 0x7f800000);
-  for (std::int64_t first = 0; first < n; first += kBlock) {
-    auto largest = hn::Zero(di);
-    for (std::int64_t i = first; i < first + kBlock && i < n; i += kLanes) {
-      const auto magnitude = hn::BitCast(di, hn::Abs(load_part<F32>(reinterpret_cast<const std::byte*>(x), i, n)));
-      largest = hn::Max(largest, hn::IfThenElseZero(hn::Lt(magnitude, infinity), magnitude));
-    }
-    *most++ = hn::GetLane(hn::MaxOfLanes(df, hn::BitCast(df, largest)));
-  }
-}
-
-/// Scales of `count` blocks, by the rules of base/scales.h: stored ones to `scales`, what codes are relative to over `most`.
-void choose_nvfp4(float* most, std::int64_t count, float global, std::byte* scales) {
-  for (std::int64_t i = 0; i < count; i += kLanes) {
-    std::byte codes[kLanes];
-    E4m3::store(hn::Div(hn::Div(hn::LoadU(df, most + i), hn::Set(df, 6.0F)), hn::Set(df, global)), codes);
-    hn::StoreU(hn::Mul(E4m3::load(codes), hn::Set(df, global)), df, most + i);
-    __builtin_memcpy(scales + i, codes, static_cast<std::size_t>(count - i < kLanes ? count - i : kLanes));
-  }
-}
-void choose_mx(float* most, std::int64_t count, int exponent, float global, std::byte* scales) {
-  for (std::int64_t i = 0; i < count; i += kLanes) {
-    const VF relative = hn::Min(hn::Div(hn::LoadU(df, most + i), hn::Set(df, global)), hn::Set(df, 0x1.fffffep127F));
-    // Below the smallest normal number the exponent field is 0, and the code is 0 whatever the exponent.
-    const VI field = hn::Sub(hn::ShiftRight<23>(hn::BitCast(di, relative)), hn::Set(di, exponent));
-    const VI bounded = hn::Max(hn::Min(field, hn::Set(di, 254)), hn::Zero(di));
-    const VI code = hn::IfThenElse(hn::RebindMask(di, hn::Gt(relative, hn::Zero(df))), bounded, hn::Set(di, 127));
-    const VF power = hn::BitCast(df, hn::IfThenElse(hn::Eq(code, hn::Zero(di)), hn::Set(di, 0x00400000), hn::ShiftLeft<23>(code)));
-    hn::StoreU(hn::Mul(power, hn::Set(df, global)), df, most + i);
-    const hn::Rebind<std::uint8_t, DF> d8;
-    std::uint8_t codes[kLanes];
-    hn::StoreU(hn::DemoteTo(d8, code), d8, codes);
-    __builtin_memcpy(scales + i, codes, static_cast<std::size_t>(count - i < kLanes ? count - i : kLanes));
-  }
-}
-void choose_f32(float* most, std::int64_t count, float largest_code, float global, std::byte* scales) {
-  for (std::int64_t i = 0; i < count; i += kLanes) {
-    const VF g = hn::Set(df, global);
-    VF stored = hn::Min(hn::Div(hn::Div(hn::LoadU(df, most + i), hn::Set(df, largest_code)), g), hn::Set(df, 0x1.fffffep127F));
-    stored = hn::IfThenElse(hn::Gt(hn::Mul(stored, g), hn::Zero(df)), stored, hn::Set(df, 1.0F));
-    hn::StoreU(hn::Mul(stored, g), df, most + i);
-    store_part<F32>(stored, scales, i, count);
-  }
-}
-
-/// Codes relative to their block's scale; 0 where that is 0.
-template <class T, int kBlock>
-void encode_blocks(const float* x, std::int64_t n, const float* scales, std::byte* out) {
-  for (std::int64_t first = 0; first < n; first += kBlock) {
-    const VF scale = hn::Set(df, scales[first / kBlock]);
-    const auto some = hn::Gt(scale, hn::Zero(df));
-    for (std::int64_t i = first; i < first + kBlock && i < n; i += kLanes) {
-      const VF y = hn::IfThenElseZero(some, hn::Div(hn::LoadU(df, x + i), scale));
-      if constexpr (T::kBytes == 0) {
-        store_e2m1_part(y, i, n, reinterpret_cast<std::uint8_t*>(out));
-      } else {
-        store_part<T>(y, out, i, n);
-      }
-    }
-  }
-}
-
-void store_blocks(Elem type, abi::Scaling scaling, const float* x, std::int64_t n, float global, void* out, void* scales, float* scratch) {
-  auto* o = static_cast<std::byte*>(out);
-  auto* s = static_cast<std::byte*>(scales);
-  const bool mx = scaling == abi::Scaling::mx;
-  if (type == Elem::nvfp4) {
-    largest_of_blocks<16>(x, n, scratch);
-    choose_nvfp4(scratch, (n + 15) / 16, global, s);
-    return encode_blocks<E2m1, 16>(x, n, scratch, o);
-  }
-  if (type == Elem::mxfp4 || mx) {
-    largest_of_blocks<32>(x, n, scratch);
-    choose_mx(scratch, (n + 31) / 32, type == Elem::e4m3 ? 8 : (type == Elem::e5m2 ? 15 : 2), global, s);
-    if (type == Elem::mxfp4) return encode_blocks<E2m1, 32>(x, n, scratch, o);
-    return type == Elem::e4m3 ? encode_blocks<E4m3, 32>(x, n, scratch, o) : encode_blocks<E5m2, 32>(x, n, scratch, o);
-  }
-  largest_of_blocks<128>(x, n, scratch);
-  choose_f32(scratch, (n + 127) / 128, type == Elem::e4m3 ? 448.0F : (type == Elem::e5m2 ? 57344.0F : 127.0F), global, s);
-  if (type == Elem::e4m3) return encode_blocks<E4m3, 128>(x, n, scratch, o);
-  if (type == Elem::e5m2) return encode_blocks<E5m2, 128>(x, n, scratch, o);
-  encode_blocks<I8, 128>(x, n, scratch, o);
-}
-
-template <class T>
-void scale_blocks_as(const float* x, std::int64_t n, const float* scales, std::int64_t block, std::byte* out, bool stream) {
-  for (std::int64_t first = 0; first < n; first += block) {
-    const VF scale = hn::Set(df, scales[first / block]);
-    const std::int64_t end = first + block < n ? first + block : n;
-    std::int64_t i = first;
-    for (; i + 2 * kLanes <= end; i += 2 * kLanes)
-      store_two<T>(hn::Mul(hn::LoadU(df, x + i), scale), hn::Mul(hn::LoadU(df, x + i + kLanes), scale), out, i, stream && block % (2 * kLanes) == 0);
-    for (; i < end; i += kLanes) store_part<T>(hn::Mul(hn::LoadU(df, x + i), scale), out, i, end);
-  }
-}
-
-void scale_blocks(Elem type, const float* x, std::int64_t n, const float* scales, std::int64_t block, void* out, bool stream) {
-  auto* o = static_cast<std::byte*>(out);
-  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
-  switch (type) {
-    case Elem::f32: return scale_blocks_as<F32>(x, n, scales, block, o, stream);
-    case Elem::f16: return scale_blocks_as<F16>(x, n, scales, block, o, stream);
-    default: return scale_blocks_as<Bf16>(x, n, scales, block, o, stream);
-  }
 }
 
 void pack_bits(const std::uint8_t* bytes, std::int64_t n, bool big, std::uint8_t* out) {

@@ -28,7 +28,7 @@ constexpr int kConversionThreads = 256;
 constexpr int kTile = 128;
 constexpr int kDequantizeElements = 8;  // of a thread at once
 constexpr int kDequantizeVectors = 4;   // of those, loaded together
-constexpr int kReduceBytes = 256;      // kernels/rows/pipeline.cuh
+constexpr int kReduceBytes = 256;       // kernels/rows/pipeline.cuh
 
 constexpr std::array<std::string_view, 8> kElems = {"f32", "f16", "bf16", "e4m3", "e5m2", "i8", "nvfp4", "mxfp4"};
 constexpr std::array<std::string_view, 3> kNorms = {"none", "rms", "layer"};
@@ -41,7 +41,9 @@ std::string_view text(const std::array<std::string_view, kSize>& names, E value)
   return names[static_cast<std::size_t>(value)];
 }
 
-bool multiple(const void* pointer, std::int64_t bytes) { return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(bytes) == 0; }
+bool multiple(const void* pointer, std::int64_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(bytes) == 0;
+}
 
 /// Whether rows of the tensor may be touched `bytes` bytes at a time.
 bool aligned(const RowTensor& t, Elem e, int heads, std::int64_t rows, std::int64_t bytes) {
@@ -154,7 +156,8 @@ Shape shape_conversion(Launch& launch) {
     const std::int64_t in = kDequantizeElements * bits_of(c.x) / 8;
     const std::int64_t out = std::min(16, kDequantizeElements * bits_of(c.out) / 8);
     c.aligned = c.dim % kDequantizeElements == 0 && aligned(a.x, c.x, a.heads, rows, in) && aligned(a.out, c.out, a.heads, rows, out);
-    shape.num_items = ceil_div(rows * a.heads * ceil_div(c.dim, kDequantizeElements), std::int64_t{kConversionThreads} * kDequantizeVectors);
+    shape.num_items =
+        ceil_div(rows * a.heads * ceil_div(c.dim, kDequantizeElements), std::int64_t{kConversionThreads} * kDequantizeVectors);
   }
   shape.shared_bytes = kReduceBytes;
   return shape;

@@ -62,10 +62,7 @@ std::string source_of(const Launch& launch, const Shape& shape, std::string& nam
 abi::Elem elem_of(DType t);
 constexpr int bits_of(abi::Elem e) {
   using abi::Elem;
-  return e == Elem::f32                         ? 32
-         : e == Elem::f16 || e == Elem::bf16    ? 16
-         : e == Elem::nvfp4 || e == Elem::mxfp4 ? 4
-                                                : 8;
+  return e == Elem::f32 ? 32 : e == Elem::f16 || e == Elem::bf16 ? 16 : e == Elem::nvfp4 || e == Elem::mxfp4 ? 4 : 8;
 }
 /// Elements of a row that share a scale of such codes; 0 = none.
 constexpr int block_of(abi::Scaling scaling, abi::Elem codes) {

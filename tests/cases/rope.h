@@ -102,7 +102,9 @@ struct RopeProblem {
     }
   }
 
-  static RowsCase shape(std::int64_t rows, std::int64_t heads, std::int64_t dim) { return {.name = {}, .rows = rows, .heads = heads, .dim = dim}; }
+  static RowsCase shape(std::int64_t rows, std::int64_t heads, std::int64_t dim) {
+    return {.name = {}, .rows = rows, .heads = heads, .dim = dim};
+  }
 
   void make_positions(std::mt19937_64& random) {
     const auto indices = [](const std::vector<std::int64_t>& values, bool wide) {
@@ -209,8 +211,9 @@ struct RopeProblem {
   }
   std::vector<RowsTensor*> tensors() {
     std::vector<RowsTensor*> all;
-    for (RowsTensor* t : {&q, &k, &v, &q_nope, &k_nope, &q_out, &k_out, &q_nope_out, &q_weight, &k_weight, &table, &positions, &indptr, &offsets, &cache_k, &cache_rope,
-                          &cache_v, &scales_k, &scales_rope, &scales_v, &q_scales}) {
+    for (RowsTensor* t :
+         {&q,         &k,      &v,       &q_nope,  &k_nope,     &q_out,   &k_out,    &q_nope_out,  &q_weight, &k_weight, &table,
+          &positions, &indptr, &offsets, &cache_k, &cache_rope, &cache_v, &scales_k, &scales_rope, &scales_v, &q_scales}) {
       if (!t->block.empty()) all.push_back(t);
     }
     return all;
@@ -226,7 +229,8 @@ struct RopeProblem {
   }
 
   /// What row r and head h of a source must become; the other operand's weight.
-  ref::Values expected(const RowsTensor& t, const RowsTensor& weight, std::int64_t r, std::int64_t h, std::int64_t dim, bool rotated) const {
+  ref::Values expected(const RowsTensor& t, const RowsTensor& weight, std::int64_t r, std::int64_t h, std::int64_t dim,
+                       bool rotated) const {
     ref::Values row;
     for (std::int64_t d = 0; d < dim; ++d) row.push_back(t.value(r, h, d));
     if (!weight.block.empty()) {
@@ -237,7 +241,8 @@ struct RopeProblem {
     if (rotated) {
       std::vector<double> angles;
       for (std::int64_t i = 0; i < c.rotary / 2; ++i)
-        angles.push_back(static_cast<double>(position_of[static_cast<std::size_t>(r)]) * std::pow(kTheta, -2.0 * static_cast<double>(i) / static_cast<double>(c.rotary)));
+        angles.push_back(static_cast<double>(position_of[static_cast<std::size_t>(r)]) *
+                         std::pow(kTheta, -2.0 * static_cast<double>(i) / static_cast<double>(c.rotary)));
       ref::rotate(row.data() + c.begin, angles, c.interleaved);
     }
     return row;
@@ -251,9 +256,13 @@ struct RopeProblem {
       const double want = row[static_cast<std::size_t>(d)];
       const double scale = scale_of(d);
       const double got = out.value(r, h, d) * scale;
-      const double nearest = scale == 0 ? 0 : (out.view.dtype == DType::f32 ? want : ref::decode(out.view.dtype, ref::encode(out.view.dtype, want / scale)) * scale);
+      const double nearest =
+          scale == 0
+              ? 0
+              : (out.view.dtype == DType::f32 ? want : ref::decode(out.view.dtype, ref::encode(out.view.dtype, want / scale)) * scale);
       if (!(std::fabs(got - want) <= std::fabs(nearest - want) + most * 3e-6))
-        return testing::AssertionFailure() << c.name << ' ' << what << " [" << r << ", " << h << ", " << d << "]: " << got << ", want " << want << " (" << nearest << ")";
+        return testing::AssertionFailure() << c.name << ' ' << what << " [" << r << ", " << h << ", " << d << "]: " << got << ", want "
+                                           << want << " (" << nearest << ")";
     }
     return testing::AssertionSuccess();
   }
@@ -310,8 +319,9 @@ struct RopeProblem {
         }
         auto result = row_matches("k", c.mla ? cache_rope : cache_k, slot, h, key, cache_scale(c.mla ? scales_rope : scales_k, slot, h));
         if (!result) return result;
-        result = c.mla ? row_matches("k_nope", cache_k, slot, h, expected(k_nope, {}, r, h, 2 * c.dim, false), cache_scale(scales_k, slot, h))
-                       : row_matches("v", cache_v, slot, h, expected(v, {}, r, h, c.dim, false), cache_scale(scales_v, slot, h));
+        result = c.mla
+                     ? row_matches("k_nope", cache_k, slot, h, expected(k_nope, {}, r, h, 2 * c.dim, false), cache_scale(scales_k, slot, h))
+                     : row_matches("v", cache_v, slot, h, expected(v, {}, r, h, c.dim, false), cache_scale(scales_v, slot, h));
         if (!result) return result;
       }
     }
@@ -321,7 +331,8 @@ struct RopeProblem {
         if (written.contains(slot)) continue;
         const std::int64_t size = bytes(c.cache, cache->view.strides[0]);
         for (std::int64_t i = 0; i < size; ++i) {
-          if (cache->row(slot, 0)[i] != std::byte{0xff}) return testing::AssertionFailure() << c.name << ": slot " << slot << " of the cache was written";
+          if (cache->row(slot, 0)[i] != std::byte{0xff})
+            return testing::AssertionFailure() << c.name << ": slot " << slot << " of the cache was written";
         }
       }
     }
@@ -349,15 +360,54 @@ inline std::vector<RopeCase> rope_cases() {
       {.name = "rope_qk_norm_by_request", .x = f16, .q_out = f32, .dim = 96, .rotary = 64, .norm = true, .by_request = true},
       {.name = "append_bf16", .append = true},
       {.name = "append_qk_norm", .append = true, .rows = 12, .norm = true},
-      {.name = "append_e4m3_tensor", .append = true, .q_out = DType::e4m3, .cache = DType::e4m3, .q_scale = QuantScale::tensor, .k_scale = ScaleGranularity::tensor},
-      {.name = "append_e4m3_head", .append = true, .q_out = DType::e4m3, .cache = DType::e4m3, .q_scale = QuantScale::token, .k_scale = ScaleGranularity::head},
-      {.name = "append_i8_token_head", .append = true, .cache = DType::i8, .k_scale = ScaleGranularity::token_head, .dim = 64, .rotary = 64, .norm = true},
+      {.name = "append_e4m3_tensor",
+       .append = true,
+       .q_out = DType::e4m3,
+       .cache = DType::e4m3,
+       .q_scale = QuantScale::tensor,
+       .k_scale = ScaleGranularity::tensor},
+      {.name = "append_e4m3_head",
+       .append = true,
+       .q_out = DType::e4m3,
+       .cache = DType::e4m3,
+       .q_scale = QuantScale::token,
+       .k_scale = ScaleGranularity::head},
+      {.name = "append_i8_token_head",
+       .append = true,
+       .cache = DType::i8,
+       .k_scale = ScaleGranularity::token_head,
+       .dim = 64,
+       .rotary = 64,
+       .norm = true},
       {.name = "append_nvfp4", .append = true, .cache = DType::nvfp4, .k_scale = ScaleGranularity::block},
-      {.name = "append_mxfp4_partial", .append = true, .cache = DType::mxfp4, .k_scale = ScaleGranularity::block, .dim = 96, .rotary = 40, .begin = 4},
-      {.name = "append_page_1_odd", .append = true, .cache = f16, .dim = 36, .rotary = 36, .interleaved = true, .layout = RowsLayout::odd, .page_size = 1},
+      {.name = "append_mxfp4_partial",
+       .append = true,
+       .cache = DType::mxfp4,
+       .k_scale = ScaleGranularity::block,
+       .dim = 96,
+       .rotary = 40,
+       .begin = 4},
+      {.name = "append_page_1_odd",
+       .append = true,
+       .cache = f16,
+       .dim = 36,
+       .rotary = 36,
+       .interleaved = true,
+       .layout = RowsLayout::odd,
+       .page_size = 1},
       {.name = "append_by_request", .append = true, .rows = 10, .by_request = true},
       {.name = "mla_bf16", .append = true, .mla = true, .q_heads = 8, .k_heads = 1, .dim = 64, .rotary = 64, .interleaved = true},
-      {.name = "mla_e4m3", .append = true, .mla = true, .q_out = DType::e4m3, .cache = DType::e4m3, .q_scale = QuantScale::tensor, .k_scale = ScaleGranularity::tensor, .q_heads = 3, .k_heads = 1, .dim = 64, .rotary = 64},
+      {.name = "mla_e4m3",
+       .append = true,
+       .mla = true,
+       .q_out = DType::e4m3,
+       .cache = DType::e4m3,
+       .q_scale = QuantScale::tensor,
+       .k_scale = ScaleGranularity::tensor,
+       .q_heads = 3,
+       .k_heads = 1,
+       .dim = 64,
+       .rotary = 64},
   };
 }
 

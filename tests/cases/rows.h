@@ -99,7 +99,9 @@ struct RowsTensor {
     return static_cast<std::byte*>(view.data) + (bits(view.dtype) == 4 ? at / 2 : at * (bits(view.dtype) / 8));
   }
   std::int64_t byte_stride() const { return view.strides[static_cast<std::size_t>(view.rank - 1)] * bits(view.dtype) / 8; }
-  std::uint32_t code(std::int64_t r, std::int64_t head, std::int64_t d) const { return ref::load_code(row(r, head), view.dtype, d, byte_stride()); }
+  std::uint32_t code(std::int64_t r, std::int64_t head, std::int64_t d) const {
+    return ref::load_code(row(r, head), view.dtype, d, byte_stride());
+  }
   double value(std::int64_t r, std::int64_t head, std::int64_t d) const {
     const std::uint32_t bits_read = code(r, head, d);
     if (view.dtype == DType::f32) return static_cast<double>(std::bit_cast<float>(bits_read));
@@ -187,7 +189,9 @@ struct RowsProblem {
       for (std::int64_t r = 0; r < c.rows; ++r) {
         for (std::int64_t h = 0; h < heads(); ++h) {
           for (std::int64_t d = 0; d < n; ++d)
-            ref::store_code(t.row(r, h), c.x, d, t.byte_stride(), static_cast<std::uint32_t>(bits(c.x) > 8 ? ref::encode(c.x, normal(random)) : (r == 0 ? static_cast<std::uint64_t>(d) : random())));
+            ref::store_code(t.row(r, h), c.x, d, t.byte_stride(),
+                            static_cast<std::uint32_t>(bits(c.x) > 8 ? ref::encode(c.x, normal(random))
+                                                                     : (r == 0 ? static_cast<std::uint64_t>(d) : random())));
         }
       }
       return;
@@ -216,7 +220,8 @@ struct RowsProblem {
 
   void make_scales() {
     if (c.scale == QuantScale::none) return;
-    const bool f32 = c.scale == QuantScale::tensor || c.scale == QuantScale::token || c.scale == QuantScale::tile || (c.scale == QuantScale::block && bits(code_type()) == 8);
+    const bool f32 = c.scale == QuantScale::tensor || c.scale == QuantScale::token || c.scale == QuantScale::tile ||
+                     (c.scale == QuantScale::block && bits(code_type()) == 8);
     RowsCase shape = c;
     if (c.scale == QuantScale::tile) shape.rows = (c.rows + 127) / 128;
     const std::int64_t blocks = block() > 0 ? (c.dim + block() - 1) / block() : 1;
@@ -227,7 +232,8 @@ struct RowsProblem {
       scales.view = TensorView(scales.view.data, DType::f32, {1});
       *static_cast<float*>(scales.view.data) = c.every_code ? 1.0F : 0.013F;
     } else if (c.scale == QuantScale::token) {
-      scales.view = c.heads > 0 ? TensorView(scales.view.data, DType::f32, {c.rows, c.heads}) : TensorView(scales.view.data, DType::f32, {c.rows});
+      scales.view =
+          c.heads > 0 ? TensorView(scales.view.data, DType::f32, {c.rows, c.heads}) : TensorView(scales.view.data, DType::f32, {c.rows});
     }
     if (c.op != RowsOp::dequantize) return;
     std::mt19937_64 random(3);
@@ -275,7 +281,9 @@ struct RowsProblem {
     return t.view.dtype == DType::f32 ? static_cast<double>(std::bit_cast<float>(code)) : ref::decode(t.view.dtype, code);
   }
 
-  Quantization quantization() const { return {.scale = c.scale, .scales = scales.view, .global_scale = c.global_scale, .swizzled = c.swizzled}; }
+  Quantization quantization() const {
+    return {.scale = c.scale, .scales = scales.view, .global_scale = c.global_scale, .swizzled = c.swizzled};
+  }
   /// x's first half where an activation is in place.
   TensorView out_view() const {
     if (!c.in_place) return out.view;
@@ -397,7 +405,8 @@ struct RowsProblem {
           if (c.residual_out) {
             const double sum = sums[index][static_cast<std::size_t>(d)];
             const double stored = residual_out.value(r, h, d);
-            const double rounded = c.x == DType::f32 ? sum : ref::decode(c.x, ref::encode(c.x, static_cast<double>(static_cast<float>(sum))));
+            const double rounded =
+                c.x == DType::f32 ? sum : ref::decode(c.x, ref::encode(c.x, static_cast<double>(static_cast<float>(sum))));
             if (std::isnan(sum) ? !std::isnan(stored) : !(std::fabs(stored - rounded) <= std::fabs(sum) * 1e-7) && stored != rounded)
               return place() << "residual_out " << stored << ", want " << rounded;
           }
@@ -414,7 +423,8 @@ struct RowsProblem {
           const double got = result.value(r, h, d) * scale;
           if (std::isnan(want)) {
             const bool has_nan = c.out != DType::i8 && bits(c.out) != 4;
-            if (has_nan ? !std::isnan(got) && !(activates() && std::isinf(got)) : got != 0) return place() << got << ", want NaN or its code";
+            if (has_nan ? !std::isnan(got) && !(activates() && std::isinf(got)) : got != 0)
+              return place() << got << ", want NaN or its code";
             continue;
           }
           // Overflows and underflows on the way decide between infinity and NaN.
@@ -422,7 +432,8 @@ struct RowsProblem {
           const double nearest =
               scale == 0 ? 0 : (c.out == DType::f32 ? want : ref::decode(c.out, ref::encode(c.out, want / scale)) * scale);
           if (got == nearest) continue;
-          if (!(std::fabs(got - want) <= std::fabs(nearest - want) + slack(row))) return place() << got << ", want " << want << " (" << nearest << ")";
+          if (!(std::fabs(got - want) <= std::fabs(nearest - want) + slack(row)))
+            return place() << got << ", want " << want << " (" << nearest << ")";
         }
       }
     }
@@ -480,9 +491,24 @@ inline std::vector<RowsCase> rows_cases() {
       {.name = "layer_bf16", .op = layer_norm, .dim = 768, .has_bias = true},
       {.name = "layer_f32", .op = layer_norm, .x = f32, .weight = f32, .out = f32, .rows = 4, .dim = 1600, .has_bias = true, .shift = 30},
       {.name = "layer_plain", .op = layer_norm, .dim = 100, .has_weight = false},
-      {.name = "layer_odd", .op = layer_norm, .x = f16, .weight = f16, .out = bf16, .dim = 333, .layout = odd, .has_bias = true, .residual = true, .residual_out = true},
+      {.name = "layer_odd",
+       .op = layer_norm,
+       .x = f16,
+       .weight = f16,
+       .out = bf16,
+       .dim = 333,
+       .layout = odd,
+       .has_bias = true,
+       .residual = true,
+       .residual_out = true},
       {.name = "rms_e4m3_tensor", .out = DType::e4m3, .dim = 512, .scale = QuantScale::tensor},
-      {.name = "rms_e4m3_token", .out = DType::e4m3, .rows = 3, .dim = 4096, .residual = true, .residual_out = true, .scale = QuantScale::token},
+      {.name = "rms_e4m3_token",
+       .out = DType::e4m3,
+       .rows = 3,
+       .dim = 4096,
+       .residual = true,
+       .residual_out = true,
+       .scale = QuantScale::token},
       {.name = "rms_i8_token_odd", .out = DType::i8, .dim = 200, .layout = odd, .scale = QuantScale::token, .global_scale = 0.5F},
       {.name = "rms_e5m2_token_heads", .out = DType::e5m2, .rows = 4, .heads = 3, .dim = 128, .scale = QuantScale::token},
       {.name = "rms_nvfp4", .out = DType::nvfp4, .rows = 5, .dim = 512, .scale = QuantScale::block, .global_scale = 0.01F},
@@ -502,36 +528,158 @@ inline std::vector<RowsCase> rows_cases() {
       {.name = "gelu_tanh_f32", .op = activate, .x = f32, .out = f32, .dim = 64, .activation = Activation::gelu_tanh, .spread = 3},
       {.name = "swigluoai", .op = activate, .dim = 384, .activation = Activation::swigluoai, .interleaved = true, .spread = 5},
       {.name = "swigluoai_halves", .op = activate, .x = f32, .out = f32, .dim = 50, .activation = Activation::swigluoai, .spread = 5},
-      {.name = "swigluoai_odd", .op = activate, .dim = 45, .layout = odd, .activation = Activation::swigluoai, .interleaved = true, .spread = 5},
+      {.name = "swigluoai_odd",
+       .op = activate,
+       .dim = 45,
+       .layout = odd,
+       .activation = Activation::swigluoai,
+       .interleaved = true,
+       .spread = 5},
       {.name = "multiply", .op = activate, .x = f16, .out = f16, .dim = 1024, .activation = Activation::multiply},
       {.name = "silu_e4m3_tensor", .op = activate, .out = DType::e4m3, .dim = 640, .scale = QuantScale::tensor},
       {.name = "silu_e4m3_block", .op = activate, .out = DType::e4m3, .dim = 2048, .scale = QuantScale::block},
       {.name = "silu_e4m3_token", .op = activate, .out = DType::e4m3, .rows = 3, .dim = 2816, .scale = QuantScale::token},
-      {.name = "silu_nvfp4", .op = activate, .out = DType::nvfp4, .rows = 3, .dim = 1056, .scale = QuantScale::block, .global_scale = 0.02F},
+      {.name = "silu_nvfp4",
+       .op = activate,
+       .out = DType::nvfp4,
+       .rows = 3,
+       .dim = 1056,
+       .scale = QuantScale::block,
+       .global_scale = 0.02F},
       {.name = "silu_mxfp4_odd", .op = activate, .out = DType::mxfp4, .dim = 71, .layout = odd, .scale = QuantScale::block},
-      {.name = "swigluoai_mx", .op = activate, .out = DType::e5m2, .dim = 128, .activation = Activation::swigluoai, .interleaved = true, .scale = QuantScale::mx},
-      {.name = "codes_e4m3", .op = quantize, .x = f32, .out = DType::e4m3, .rows = 4, .dim = 400, .scale = QuantScale::tensor, .every_code = true},
-      {.name = "codes_e5m2", .op = quantize, .x = f32, .out = DType::e5m2, .rows = 4, .dim = 400, .scale = QuantScale::tensor, .every_code = true},
-      {.name = "codes_i8", .op = quantize, .x = f32, .out = DType::i8, .rows = 4, .dim = 401, .layout = odd, .scale = QuantScale::tensor, .every_code = true},
-      {.name = "quantize_e2m1_codes", .op = quantize, .x = f32, .out = DType::nvfp4, .rows = 3, .dim = 64, .scale = QuantScale::block, .every_code = true},
+      {.name = "swigluoai_mx",
+       .op = activate,
+       .out = DType::e5m2,
+       .dim = 128,
+       .activation = Activation::swigluoai,
+       .interleaved = true,
+       .scale = QuantScale::mx},
+      {.name = "codes_e4m3",
+       .op = quantize,
+       .x = f32,
+       .out = DType::e4m3,
+       .rows = 4,
+       .dim = 400,
+       .scale = QuantScale::tensor,
+       .every_code = true},
+      {.name = "codes_e5m2",
+       .op = quantize,
+       .x = f32,
+       .out = DType::e5m2,
+       .rows = 4,
+       .dim = 400,
+       .scale = QuantScale::tensor,
+       .every_code = true},
+      {.name = "codes_i8",
+       .op = quantize,
+       .x = f32,
+       .out = DType::i8,
+       .rows = 4,
+       .dim = 401,
+       .layout = odd,
+       .scale = QuantScale::tensor,
+       .every_code = true},
+      {.name = "quantize_e2m1_codes",
+       .op = quantize,
+       .x = f32,
+       .out = DType::nvfp4,
+       .rows = 3,
+       .dim = 64,
+       .scale = QuantScale::block,
+       .every_code = true},
       {.name = "quantize_e4m3_token", .op = quantize, .out = DType::e4m3, .dim = 1032, .scale = QuantScale::token, .odd_values = true},
       {.name = "quantize_e4m3_block", .op = quantize, .out = DType::e4m3, .rows = 3, .dim = 1100, .scale = QuantScale::block},
       {.name = "quantize_e4m3_tile", .op = quantize, .out = DType::e4m3, .rows = 130, .dim = 384, .scale = QuantScale::tile},
-      {.name = "quantize_i8_tile_odd", .op = quantize, .x = f32, .out = DType::i8, .rows = 77, .dim = 201, .layout = odd, .scale = QuantScale::tile, .global_scale = 2},
-      {.name = "quantize_nvfp4", .op = quantize, .out = DType::nvfp4, .rows = 4, .heads = 2, .dim = 128, .scale = QuantScale::block, .global_scale = 0.003F, .odd_values = true},
-      {.name = "quantize_nvfp4_swizzled", .op = quantize, .x = f16, .out = DType::nvfp4, .rows = 150, .dim = 96, .scale = QuantScale::block, .swizzled = true},
+      {.name = "quantize_i8_tile_odd",
+       .op = quantize,
+       .x = f32,
+       .out = DType::i8,
+       .rows = 77,
+       .dim = 201,
+       .layout = odd,
+       .scale = QuantScale::tile,
+       .global_scale = 2},
+      {.name = "quantize_nvfp4",
+       .op = quantize,
+       .out = DType::nvfp4,
+       .rows = 4,
+       .heads = 2,
+       .dim = 128,
+       .scale = QuantScale::block,
+       .global_scale = 0.003F,
+       .odd_values = true},
+      {.name = "quantize_nvfp4_swizzled",
+       .op = quantize,
+       .x = f16,
+       .out = DType::nvfp4,
+       .rows = 150,
+       .dim = 96,
+       .scale = QuantScale::block,
+       .swizzled = true},
       {.name = "quantize_mxfp4", .op = quantize, .out = DType::mxfp4, .rows = 6, .dim = 288, .scale = QuantScale::block, .spread = 1e-3F},
-      {.name = "quantize_mx_e4m3_swizzled", .op = quantize, .out = DType::e4m3, .rows = 9, .dim = 320, .scale = QuantScale::mx, .swizzled = true},
-      {.name = "quantize_mx_e5m2", .op = quantize, .x = f32, .out = DType::e5m2, .rows = 3, .dim = 96, .scale = QuantScale::mx, .spread = 1e20F},
-      {.name = "quantize_tiny_blocks", .op = quantize, .x = f32, .out = DType::e4m3, .rows = 3, .dim = 256, .scale = QuantScale::block, .spread = 1e-23F},
+      {.name = "quantize_mx_e4m3_swizzled",
+       .op = quantize,
+       .out = DType::e4m3,
+       .rows = 9,
+       .dim = 320,
+       .scale = QuantScale::mx,
+       .swizzled = true},
+      {.name = "quantize_mx_e5m2",
+       .op = quantize,
+       .x = f32,
+       .out = DType::e5m2,
+       .rows = 3,
+       .dim = 96,
+       .scale = QuantScale::mx,
+       .spread = 1e20F},
+      {.name = "quantize_tiny_blocks",
+       .op = quantize,
+       .x = f32,
+       .out = DType::e4m3,
+       .rows = 3,
+       .dim = 256,
+       .scale = QuantScale::block,
+       .spread = 1e-23F},
       {.name = "convert_f32_to_f16", .op = quantize, .x = f32, .out = f16, .dim = 333, .layout = padded, .odd_values = true},
       {.name = "dequantize_e4m3_tensor", .op = dequantize, .x = DType::e4m3, .dim = 256, .scale = QuantScale::tensor},
-      {.name = "dequantize_e5m2_token", .op = dequantize, .x = DType::e5m2, .out = f32, .rows = 4, .heads = 3, .dim = 256, .scale = QuantScale::token},
-      {.name = "dequantize_i8_block", .op = dequantize, .x = DType::i8, .out = f32, .dim = 520, .scale = QuantScale::block, .global_scale = 0.5F},
+      {.name = "dequantize_e5m2_token",
+       .op = dequantize,
+       .x = DType::e5m2,
+       .out = f32,
+       .rows = 4,
+       .heads = 3,
+       .dim = 256,
+       .scale = QuantScale::token},
+      {.name = "dequantize_i8_block",
+       .op = dequantize,
+       .x = DType::i8,
+       .out = f32,
+       .dim = 520,
+       .scale = QuantScale::block,
+       .global_scale = 0.5F},
       {.name = "dequantize_e4m3_tile", .op = dequantize, .x = DType::e4m3, .rows = 140, .dim = 264, .scale = QuantScale::tile},
-      {.name = "dequantize_nvfp4", .op = dequantize, .x = DType::nvfp4, .out = f16, .rows = 4, .dim = 512, .scale = QuantScale::block, .global_scale = 0.01F},
-      {.name = "dequantize_nvfp4_swizzled", .op = dequantize, .x = DType::nvfp4, .rows = 133, .dim = 96, .scale = QuantScale::block, .swizzled = true},
-      {.name = "dequantize_mxfp4_odd", .op = dequantize, .x = DType::mxfp4, .out = f32, .dim = 71, .layout = odd, .scale = QuantScale::block},
+      {.name = "dequantize_nvfp4",
+       .op = dequantize,
+       .x = DType::nvfp4,
+       .out = f16,
+       .rows = 4,
+       .dim = 512,
+       .scale = QuantScale::block,
+       .global_scale = 0.01F},
+      {.name = "dequantize_nvfp4_swizzled",
+       .op = dequantize,
+       .x = DType::nvfp4,
+       .rows = 133,
+       .dim = 96,
+       .scale = QuantScale::block,
+       .swizzled = true},
+      {.name = "dequantize_mxfp4_odd",
+       .op = dequantize,
+       .x = DType::mxfp4,
+       .out = f32,
+       .dim = 71,
+       .layout = odd,
+       .scale = QuantScale::block},
       {.name = "dequantize_mx", .op = dequantize, .x = DType::e4m3, .out = f32, .dim = 99, .layout = odd, .scale = QuantScale::mx},
       {.name = "no_rows", .rows = 0},
   };

@@ -71,7 +71,8 @@ TEST(RowsCuda, RopeAppendByPlanIsCaptured) {
   DevicePlan on_device(context, schedule);
   KvSegment segment;
   segment.page_size = p.c.page_size;
-  const auto update = [&](const std::vector<std::int64_t>& indptr, const std::vector<std::int64_t>& len, const std::vector<std::int64_t>& pages) {
+  const auto update = [&](const std::vector<std::int64_t>& indptr, const std::vector<std::int64_t>& len,
+                          const std::vector<std::int64_t>& pages) {
     segment.kv_indptr = pages;
     segment.kv_len = len;
     plan.update({.qo_indptr = indptr, .segments = {&segment, 1}});

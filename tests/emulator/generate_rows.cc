@@ -1,5 +1,5 @@
-// girih_emulated_row_kernels DIRECTORY SHARDS: writes the generated sources of the kernels that the cases of cases/rows.h and rope.h need, as C++ for
-// the emulator: rows_0.cc .. rows_N.cc, and rows_kernels.cc, which lists them.
+// girih_emulated_row_kernels DIRECTORY SHARDS: writes the generated sources of the kernels that the cases of cases/rows.h and rope.h need,
+// as C++ for the emulator: rows_0.cc .. rows_N.cc, and rows_kernels.cc, which lists them.
 #include <fmt/format.h>
 
 #include <cstdio>
