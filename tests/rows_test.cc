@@ -1,5 +1,6 @@
 // The row operators on the CPU against their formulas in double: every case on every SIMD target, alone and with several workers; results
 // that do not depend on workers; refusals.
+// ctest: shards=2 timeout=600
 #include <gtest/gtest.h>
 
 #include <limits>
