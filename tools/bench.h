@@ -21,7 +21,7 @@ struct BenchOptions {
   int repeats = 0;  ///< 0 = the subcommand's own choice
   int workers = 0;
   std::vector<int> cpus{};
-  std::string backend = "cpu", family;  ///< of attention; sampling has the former
+  std::string backend = "cpu", family;  ///< family: of attention
   bool list = false;
   std::FILE* table = stdout;  ///< where the table goes: stderr while stdout carries the JSON
 };
@@ -56,6 +56,10 @@ BenchResult bench_plan(const BenchOptions& options, AllocationCount allocation_c
 BenchResult bench_attention(const BenchOptions& options);
 BenchResult bench_attention_cuda(const BenchOptions& options);
 BenchResult bench_sampling(const BenchOptions& options);
+BenchResult bench_norm(const BenchOptions& options);
+BenchResult bench_rope(const BenchOptions& options);
+BenchResult bench_quant(const BenchOptions& options);
+BenchResult bench_activation(const BenchOptions& options);
 
 /// Names for --list and filters.
 std::vector<std::string> machine_case_names();
@@ -63,6 +67,10 @@ std::vector<std::string> plan_case_names();
 std::vector<std::string> attention_case_names();
 std::vector<std::string> gpu_attention_case_names();
 std::vector<std::string> sampling_case_names();
+std::vector<std::string> norm_case_names();
+std::vector<std::string> rope_case_names();
+std::vector<std::string> quant_case_names();
+std::vector<std::string> activation_case_names();
 
 /// The cases of those names with all that a program of another library needs to time the same problem.
 nlohmann::ordered_json describe_attention_cases(const std::vector<std::string>& names);

@@ -1,4 +1,5 @@
-// `girih bench machine | plan | attention | sampling`: options, filters and result files. The measuring is in bench_*.cc.
+// `girih bench machine | plan | attention | sampling | norm | activation | rope | quant`: options, filters and result files. The measuring
+// is in bench_*.cc.
 #include <fmt/format.h>
 #include <fnmatch.h>
 
@@ -76,7 +77,7 @@ Context bench_context(const BenchOptions& options) {
 }
 
 void add_bench_command(CLI::App& app, int& exit_code, AllocationCount allocation_count) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure: the machine, planning, attention, sampling");
+  CLI::App* bench = app.add_subcommand("bench", "Measure: the machine, planning, operators");
   bench->require_subcommand(1);
   const std::vector<Subcommand> subcommands = {
       {"machine", "Ceilings: reading memory, f32 multiply-add, bf16 dot product", machine_case_names, bench_machine},
@@ -84,7 +85,11 @@ void add_bench_command(CLI::App& app, int& exit_code, AllocationCount allocation
        [allocation_count](const BenchOptions& options) { return bench_plan(options, allocation_count); }},
       {"attention", "Attention beside the machine's ceilings", attention_case_names, bench_attention, describe_attention_cases,
        gpu_attention_case_names},
-      {"sampling", "Sampling and top-k on either backend", sampling_case_names, bench_sampling}};
+      {"sampling", "Sampling and top-k on either backend", sampling_case_names, bench_sampling},
+      {"norm", "RMSNorm and LayerNorm beside the rate of memory", norm_case_names, bench_norm},
+      {"rope", "Rotation, alone and fused with appends, beside the rate of memory", rope_case_names, bench_rope},
+      {"quant", "Quantisation and back beside the rate of memory", quant_case_names, bench_quant},
+      {"activation", "Gated activations beside the rate of memory", activation_case_names, bench_activation}};
   for (const Subcommand& subcommand : subcommands) {
     CLI::App* command = bench->add_subcommand(subcommand.name, subcommand.about);
     const auto o = std::make_shared<BenchOptions>();
@@ -101,7 +106,7 @@ void add_bench_command(CLI::App& app, int& exit_code, AllocationCount allocation
       command->add_option("--target", o->target, "SIMD target: best, scalar, avx2, avx3, avx3_bf16, neon")->capture_default_str();
     }
     const bool attention = std::string_view(subcommand.name) == "attention";
-    if (attention || std::string_view(subcommand.name) == "sampling") {
+    if (std::string_view(subcommand.name) != "machine" && std::string_view(subcommand.name) != "plan") {
       command->add_option("--backend", o->backend, "cpu, or cuda: CUDA device 0")
           ->check(CLI::IsMember({"cpu", "cuda"}))
           ->capture_default_str();

@@ -1,13 +1,6 @@
 // The inner loops of append, one instance per source and target type. A row is first f32 (in place, or in a small buffer of the caller),
 // then divided by its scale and encoded: an exact division, so that a code is the one nearest to value / scale.
-//
-// Scales that are computed from a row or block are chosen from its largest finite |x|, M:
-//   token_head   scale = M / largest code (448, 57344, 127), a row of zeros takes scale 1
-//   nvfp4        block scale = e4m3(M / 6 / global), a block of zeros takes scale 0
-//   mxfp4        block scale = 2^(floor(log2(M / global)) - 2) (OCP MX 1.0, 6.3: the largest power of two of e2m1 is 2^2), a block of
-//                zeros takes 2^0
-// and the codes are taken relative to the scale as stored, global factor included: what a reader multiplies by. Infinities saturate; NaN
-// stays NaN where the type has it, else becomes 0.
+// How scales are chosen: base/scales.h.
 #include "page/quantize.h"
 
 #include <algorithm>
@@ -16,11 +9,10 @@
 #include <cstring>
 
 #include "base/numeric.h"
+#include "base/scales.h"
 
 namespace girih::page {
 namespace {
-
-constexpr float kMaxF32 = std::bit_cast<float>(0x7f7fffffU);
 
 template <DType kType>
 void load_row(const char* source, std::int64_t byte_stride, std::int64_t dim, float* out) {
@@ -74,10 +66,9 @@ void store_scaled(const float* row, std::int64_t dim, float scale, char* out, st
 /// 8-bit types whose scale is computed from the row and stored at `scale_out`.
 template <DType kType>
 void store_row_scaled(const float* row, std::int64_t dim, float global, char* out, std::int64_t byte_stride, char* scale_out) {
-  float stored = std::min(largest_finite(row, dim) / largest(kType) / global, kMaxF32);
-  if (!(stored * global > 0)) stored = 1.0F;  // zeros, or so small that the scale underflows
-  store_element<DType::f32>(scale_out, 0, stored);
-  store_scaled<kType>(row, dim, stored * global, out, byte_stride, nullptr);
+  const ChosenScale chosen = f32_scale(largest_finite(row, dim), largest(kType), global);
+  store_element<DType::f32>(scale_out, 0, chosen.stored);
+  store_scaled<kType>(row, dim, chosen.scale, out, byte_stride, nullptr);
 }
 
 /// Packs codes of a block that starts at an even element; an odd end leaves the high nibble 0.
@@ -97,19 +88,10 @@ void store_blocks(const float* row, std::int64_t dim, float global, char* out, s
   for (std::int64_t begin = 0; begin < dim; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, dim - begin);
     const float most = largest_finite(row + begin, count);
-    std::uint8_t code = 0;
-    float scale = 0;
-    if constexpr (kType == DType::nvfp4) {
-      code = encode_e4m3(most / kMaxE2m1 / global);
-      scale = decode_e4m3(code) * global;
-    } else {
-      const float relative = std::min(most / global, kMaxF32);
-      code = e8m0_from_exponent(relative > 0 ? floor_log2(relative) - 2 : 0);
-      scale = decode_e8m0(code) * global;
-    }
-    std::memcpy(scale_out + begin / kBlock, &code, 1);
-    if (scale > 0) {
-      store_e2m1(row + begin, count, scale, codes + begin / 2);
+    const ChosenScale chosen = kType == DType::nvfp4 ? nvfp4_scale(most, global) : mx_scale(most, largest_exponent(kType), global);
+    std::memcpy(scale_out + begin / kBlock, &chosen.code, 1);
+    if (chosen.scale > 0) {
+      store_e2m1(row + begin, count, chosen.scale, codes + begin / 2);
     } else {
       std::memset(codes + begin / 2, 0, static_cast<std::size_t>((count + 1) / 2));
     }

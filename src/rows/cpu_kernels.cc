@@ -1,0 +1,321 @@
+// See cpu_kernels.h. Conversions follow base/numeric.h, code for code; sums run over lanes, so that their last bits depend on the target.
+#include "rows/cpu_kernels.h"
+
+#include "cpu/targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "rows/cpu_kernels.cc"
+#include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+
+#include "rows/cpu_activation-inl.h"
+#include "rows/cpu_blocks-inl.h"
+#include "rows/cpu_elements-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace girih::rows {
+namespace HWY_NAMESPACE {
+
+using abi::Elem;
+
+template <class L>
+float load_as(const std::byte* source, std::int64_t n, float* out) {
+  VF a = hn::Zero(df), b = hn::Zero(df);
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    const VF x = L::load(source + i * L::kBytes);
+    const VF y = L::load(source + (i + kLanes) * L::kBytes);
+    a = hn::MulAdd(x, x, a);
+    b = hn::MulAdd(y, y, b);
+    hn::StoreU(x, df, out + i);
+    hn::StoreU(y, df, out + i + kLanes);
+  }
+  for (; i < n; i += kLanes) {
+    const VF x = load_part<L>(source, i, n);
+    a = hn::MulAdd(x, x, a);
+    hn::StoreU(x, df, out + i);
+  }
+  return hn::GetLane(hn::SumOfLanes(df, hn::Add(a, b)));
+}
+
+/// Codes of two to a byte, as e2m1 values.
+float load_e2m1(const std::byte* source, std::int64_t n, float* out) {
+  VF squares = hn::Zero(df);
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    alignas(64) std::byte rest[kLanes] = {};
+    const std::int64_t left = n - i < kLanes ? n - i : kLanes;
+    __builtin_memcpy(rest, source + i / 2, static_cast<std::size_t>((left + 1) / 2));
+    if (left % 2 != 0) rest[left / 2] &= std::byte{0x0f};
+    const VF x = E2m1::load(rest);
+    squares = hn::MulAdd(x, x, squares);
+    hn::StoreU(x, df, out + i);
+  }
+  return hn::GetLane(hn::SumOfLanes(df, squares));
+}
+
+float load(Elem type, const void* source, std::int64_t n, float* out) {
+  const auto* p = static_cast<const std::byte*>(source);
+  switch (type) {
+    case Elem::f32: return load_as<F32>(p, n, out);
+    case Elem::f16: return load_as<F16>(p, n, out);
+    case Elem::bf16: return load_as<Bf16>(p, n, out);
+    case Elem::e4m3: return load_as<E4m3>(p, n, out);
+    case Elem::e5m2: return load_as<E5m2>(p, n, out);
+    case Elem::i8: return load_as<I8>(p, n, out);
+    default: return load_e2m1(p, n, out);
+  }
+}
+
+template <class T>
+float load_sum_as(const std::byte* x, const std::byte* residual, std::int64_t n, float* out, std::byte* sum) {
+  VF squares = hn::Zero(df);
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const VF y = hn::Add(load_part<T>(x, i, n), load_part<T>(residual, i, n));
+    squares = hn::MulAdd(y, y, squares);
+    hn::StoreU(y, df, out + i);
+    if (sum != nullptr) store_part<T>(y, sum, i, n);
+  }
+  return hn::GetLane(hn::SumOfLanes(df, squares));
+}
+
+float load_sum(Elem type, const void* x, const void* residual, std::int64_t n, float* out, void* sum) {
+  const auto* a = static_cast<const std::byte*>(x);
+  const auto* b = static_cast<const std::byte*>(residual);
+  auto* s = static_cast<std::byte*>(sum);
+  switch (type) {
+    case Elem::f32: return load_sum_as<F32>(a, b, n, out, s);
+    case Elem::f16: return load_sum_as<F16>(a, b, n, out, s);
+    default: return load_sum_as<Bf16>(a, b, n, out, s);
+  }
+}
+
+float centre(float* x, std::int64_t n) {
+  VF sum = hn::Zero(df);
+  for (std::int64_t i = 0; i < n; i += kLanes) sum = hn::Add(sum, load_part<F32>(reinterpret_cast<const std::byte*>(x), i, n));
+  const VF mean = hn::Set(df, hn::GetLane(hn::SumOfLanes(df, sum)) / static_cast<float>(n));
+  VF squares = hn::Zero(df);
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const VF y = hn::Sub(hn::LoadU(df, x + i), mean);
+    squares = hn::MulAdd(y, y, squares);
+    hn::StoreU(y, df, x + i);
+  }
+  float rest = hn::GetLane(hn::SumOfLanes(df, squares));
+  for (; i < n; ++i) {
+    x[i] -= hn::GetLane(mean);
+    rest += x[i] * x[i];
+  }
+  return rest;
+}
+
+template <bool kWeight, bool kBias>
+HWY_INLINE VF scaled(const float* x, std::int64_t i, VF factor, const float* weight, const float* bias) {
+  VF y = hn::Mul(hn::LoadU(df, x + i), factor);
+  if constexpr (kWeight) y = hn::Mul(y, hn::LoadU(df, weight + i));
+  if constexpr (kBias) y = hn::Add(y, hn::LoadU(df, bias + i));
+  return y;
+}
+
+template <class T, bool kWeight, bool kBias>
+void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream) {
+  const VF f = hn::Set(df, factor);
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes)
+    store_two<T>(scaled<kWeight, kBias>(x, i, f, weight, bias), scaled<kWeight, kBias>(x, i + kLanes, f, weight, bias), out, i, stream);
+  for (; i < n; i += kLanes) store_part<T>(scaled<kWeight, kBias>(x, i, f, weight, bias), out, i, n);
+}
+
+template <class T>
+void scale_store_to(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream) {
+  if (weight != nullptr && bias != nullptr) return scale_store_as<T, true, true>(x, n, factor, weight, bias, out, stream);
+  if (weight != nullptr) return scale_store_as<T, true, false>(x, n, factor, weight, bias, out, stream);
+  if (bias != nullptr) return scale_store_as<T, false, true>(x, n, factor, weight, bias, out, stream);
+  return scale_store_as<T, false, false>(x, n, factor, weight, bias, out, stream);
+}
+
+void scale_store(Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out, bool stream) {
+  auto* o = static_cast<std::byte*>(out);
+  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  switch (type) {
+    case Elem::f32: return scale_store_to<F32>(x, n, factor, weight, bias, o, stream);
+    case Elem::f16: return scale_store_to<F16>(x, n, factor, weight, bias, o, stream);
+    default: return scale_store_to<Bf16>(x, n, factor, weight, bias, o, stream);
+  }
+}
+
+/// One pass over two rows: the next one is brought in while the one before it is scaled and stored, so that memory is never idle. Without a
+/// residual rows are read once more from the cache, in their own type, and no buffers are needed.
+template <class T, bool kResidual>
+float norm_step_as(const NormStep& s, std::int64_t n) {
+  const auto* next = static_cast<const std::byte*>(s.next);
+  const auto* residual = static_cast<const std::byte*>(s.residual);
+  const auto* source = static_cast<const std::byte*>(s.source);
+  auto* sum = static_cast<std::byte*>(s.sum);
+  auto* out = static_cast<std::byte*>(s.out);
+  const bool stream = s.stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  const VF f = hn::Set(df, s.factor);
+  VF squares = hn::Zero(df);
+  const auto bring = [&](std::int64_t i) HWY_ATTR {
+    VF y = load_part<T>(next, i, n);
+    if constexpr (kResidual) {
+      y = hn::Add(y, load_part<T>(residual, i, n));
+      if (sum != nullptr) store_part<T>(y, sum, i, n);
+    }
+    squares = hn::MulAdd(y, y, squares);
+    return y;
+  };
+  const auto value = [&](std::int64_t i, VF brought) HWY_ATTR {
+    VF x;
+    if constexpr (kResidual) {
+      hn::StoreU(brought, df, s.next_row + i);
+      x = hn::LoadU(df, s.row + i);
+    } else {
+      x = load_part<T>(source, i, n);
+    }
+    return hn::Mul(hn::Mul(x, f), hn::LoadU(df, s.weight + i));
+  };
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    const VF a = value(i, bring(i));
+    const VF b = value(i + kLanes, bring(i + kLanes));
+    store_two<T>(a, b, out, i, stream);
+  }
+  for (; i < n; i += kLanes) store_part<T>(value(i, bring(i)), out, i, n);
+  return hn::GetLane(hn::SumOfLanes(df, squares));
+}
+
+float norm_step(Elem type, const NormStep& step, std::int64_t n) {
+  const bool residual = step.residual != nullptr;
+  switch (type) {
+    case Elem::f32: return residual ? norm_step_as<F32, true>(step, n) : norm_step_as<F32, false>(step, n);
+    case Elem::f16: return residual ? norm_step_as<F16, true>(step, n) : norm_step_as<F16, false>(step, n);
+    default: return residual ? norm_step_as<Bf16, true>(step, n) : norm_step_as<Bf16, false>(step, n);
+  }
+}
+
+void scale(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
+  scale_store_to<F32>(x, n, factor, weight, bias, reinterpret_cast<std::byte*>(x), false);
+}
+
+void rotate(abi::Rotation rotation, float* x, std::int64_t pairs, const float* cos, const float* sin) {
+  if (rotation == abi::Rotation::interleaved) {
+    for (std::int64_t i = 0; i < pairs; ++i) {
+      const float a = x[2 * i], b = x[2 * i + 1];
+      x[2 * i] = a * cos[i] - b * sin[i];
+      x[2 * i + 1] = a * sin[i] + b * cos[i];
+    }
+    return;
+  }
+  float* y = x + pairs;
+  std::int64_t i = 0;
+  for (; i + kLanes <= pairs; i += kLanes) {
+    const VF a = hn::LoadU(df, x + i), b = hn::LoadU(df, y + i), c = hn::LoadU(df, cos + i), s = hn::LoadU(df, sin + i);
+    hn::StoreU(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), df, x + i);
+    hn::StoreU(hn::Add(hn::Mul(a, s), hn::Mul(b, c)), df, y + i);
+  }
+  for (; i < pairs; ++i) {
+    const float a = x[i], b = y[i];
+    x[i] = a * cos[i] - b * sin[i];
+    y[i] = a * sin[i] + b * cos[i];
+  }
+}
+
+float largest(const float* x, std::int64_t n) {
+  const auto infinity = hn::Set(di, 0x7f800000);
+  auto most = hn::Zero(di);
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    const VF y = load_part<F32>(reinterpret_cast<const std::byte*>(x), i, n);
+    const auto magnitude = hn::BitCast(di, hn::Abs(y));
+    most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, infinity), magnitude));
+  }
+  return hn::GetLane(hn::MaxOfLanes(df, hn::BitCast(df, most)));
+}
+
+/// Divides where there is something to divide by: x / 1 is x, but NaN payloads and time are saved.
+template <class T>
+void store_as(const float* x, std::int64_t n, float scale, std::byte* out, bool stream) {
+  const VF divisor = hn::Set(df, scale);
+  const bool one = scale == 1.0F;
+  const auto value = [&](std::int64_t i) HWY_ATTR {
+    const VF y = hn::LoadU(df, x + i);
+    return one ? y : hn::Div(y, divisor);
+  };
+  std::int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) store_two<T>(value(i), value(i + kLanes), out, i, stream);
+  for (; i < n; i += kLanes) store_part<T>(value(i), out, i, n);
+}
+
+void pack_bits(const std::uint8_t* bytes, std::int64_t n, bool big, std::uint8_t* out) {
+  std::int64_t i = 0;
+  // Eight bytes at once: each becomes 0 or 1, and a product gathers the eight bits in its top byte.
+  const std::uint64_t gather = big ? 0x8040201008040201U : 0x0102040810204080U;
+  for (; i + 8 <= n; i += 8) {
+    std::uint64_t word;
+    __builtin_memcpy(&word, bytes + i, 8);
+    word |= word >> 4;
+    word |= word >> 2;
+    word |= word >> 1;
+    out[i / 8] = static_cast<std::uint8_t>(((word & 0x0101010101010101U) * gather) >> 56);
+  }
+  if (i == n) return;
+  unsigned last = 0;
+  for (std::int64_t j = i; j < n; ++j) last |= (bytes[j] != 0 ? 1U : 0U) << (big ? 7 - (j - i) : j - i);
+  out[i / 8] = static_cast<std::uint8_t>(last);
+}
+
+void store(Elem type, const float* x, std::int64_t n, float scale, void* out, bool stream) {
+  auto* o = static_cast<std::byte*>(out);
+  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  switch (type) {
+    case Elem::f32: return store_as<F32>(x, n, scale, o, stream);
+    case Elem::f16: return store_as<F16>(x, n, scale, o, stream);
+    case Elem::bf16: return store_as<Bf16>(x, n, scale, o, stream);
+    case Elem::e4m3: return store_as<E4m3>(x, n, scale, o, stream);
+    case Elem::e5m2: return store_as<E5m2>(x, n, scale, o, stream);
+    case Elem::i8: return store_as<I8>(x, n, scale, o, stream);
+    default: return store_e2m1(x, n, scale, static_cast<std::uint8_t*>(out));
+  }
+}
+
+void flush() { hwy::FlushStream(); }
+
+Kernels table() {
+  return {.load = load,
+          .load_sum = load_sum,
+          .activate = activate,
+          .activate_store = activate_store,
+          .centre = centre,
+          .scale = scale,
+          .scale_store = scale_store,
+          .norm_step = norm_step,
+          .rotate = rotate,
+          .largest = largest,
+          .store = store,
+          .store_blocks = store_blocks,
+          .scale_blocks = scale_blocks,
+          .pack_bits = pack_bits,
+          .flush = flush};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace girih::rows
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace girih::rows {
+
+Kernels kernels(CpuTarget target) {
+#if GIRIH_HAVE_AVX3
+  if (target == CpuTarget::avx3 || target == CpuTarget::avx3_bf16) return N_AVX3::table();
+#endif
+#if GIRIH_HAVE_AVX2
+  if (target == CpuTarget::avx2) return N_AVX2::table();
+#endif
+#if GIRIH_HAVE_NEON
+  if (target == CpuTarget::neon) return N_NEON::table();
+#endif
+  return N_EMU128::table();
+}
+
+}  // namespace girih::rows
+#endif

@@ -1,0 +1,231 @@
+// The row operators on a CUDA device: which threads hold a row, the kernel's text from its parts' configurations, and the launch. A kernel
+// is compiled once for a Context and configuration, dims included; alignment decides between vectors and single elements.
+#include <algorithm>
+#include <bit>
+
+#include "base/error.h"
+#include "base/math.h"
+#include "cuda/runtime.h"
+#include "rows/rows.h"
+
+namespace girih::rows {
+namespace {
+
+using abi::Act;
+using abi::Elem;
+using abi::Norm;
+using abi::PartConfig;
+using abi::Rotation;
+using abi::RowPart;
+using abi::RowTensor;
+using abi::Scaling;
+
+constexpr int kWarp = 32;
+constexpr int kSmallRowThreads = 128;  // of a block whose rows take a warp or less
+constexpr int kWarpVectors = 4;        // of 16 bytes a lane, before a row takes a whole block
+constexpr int kPieceVectors = 2;       // of a lane, for rows that may be cut
+constexpr int kConversionThreads = 256;
+constexpr int kTile = 128;
+constexpr int kDequantizeElements = 8;  // of a thread at once
+constexpr int kDequantizeVectors = 4;   // of those, loaded together
+constexpr int kReduceBytes = 256;       // kernels/rows/pipeline.cuh
+
+constexpr std::array<std::string_view, 8> kElems = {"f32", "f16", "bf16", "e4m3", "e5m2", "i8", "nvfp4", "mxfp4"};
+constexpr std::array<std::string_view, 3> kNorms = {"none", "rms", "layer"};
+constexpr std::array<std::string_view, 6> kActs = {"none", "silu", "gelu", "gelu_tanh", "swigluoai", "multiply"};
+constexpr std::array<std::string_view, 3> kRotations = {"none", "half", "interleaved"};
+constexpr std::array<std::string_view, 7> kScalings = {"none", "tensor", "head", "row", "block", "mx", "tile"};
+
+template <std::size_t kSize, typename E>
+std::string_view text(const std::array<std::string_view, kSize>& names, E value) {
+  return names[static_cast<std::size_t>(value)];
+}
+
+bool multiple(const void* pointer, std::int64_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(bytes) == 0;
+}
+
+/// Whether rows of the tensor may be touched `bytes` bytes at a time.
+bool aligned(const RowTensor& t, Elem e, int heads, std::int64_t rows, std::int64_t bytes) {
+  if (t.data == nullptr) return true;
+  if (bits_of(e) != 4 && t.dim_stride != bits_of(e) / 8) return false;
+  return multiple(t.data, bytes) && (rows <= 1 || t.row_stride % bytes == 0) && (heads <= 1 || t.head_stride % bytes == 0);
+}
+
+bool is_aligned(const abi::RowsParams& p, const PartConfig& c, const RowPart& a) {
+  const int vector = 128 / bits_of(c.x);
+  const std::int64_t out = std::min(16, vector * bits_of(c.out) / 8);
+  if (c.dim % vector != 0) return false;
+  if (!aligned(a.x, c.x, a.heads, p.rows, 16) || !aligned(a.second, c.x, a.heads, p.rows, 16)) return false;
+  if (!aligned(a.residual_out, c.x, a.heads, p.rows, 16) || !aligned(a.out, c.out, a.heads, c.paged ? 2 : p.rows, out)) return false;
+  if (c.paged && a.page_stride % out != 0) return false;
+  for (const unsigned char* w : {a.weight, a.bias}) {
+    if (w != nullptr && (!multiple(w, 16) || a.weight_head_stride % 16 != 0)) return false;
+  }
+  return c.rotation == Rotation::none || (multiple(p.cos_sin, 16) && p.cos_sin_stride % 4 == 0 && c.rotary % 8 == 0);
+}
+
+/// Whether a stage must see a row whole.
+bool whole_row(const PartConfig& c) { return c.norm != Norm::none || c.rotation != Rotation::none || c.scaling == Scaling::row; }
+
+int block_threads(const PartConfig& c) {
+  const int vectors = static_cast<int>(ceil_div(c.dim, 128 / bits_of(c.x)));
+  if (!whole_row(c) || vectors <= kWarp * kWarpVectors) return 0;
+  return static_cast<int>(std::min<std::int64_t>(round_up(ceil_div(vectors, kWarpVectors), kWarp), 1024));
+}
+
+void shape_part(PartConfig& c, int num_threads) {
+  const int per_vector = 128 / bits_of(c.x);
+  const int vectors = static_cast<int>(ceil_div(c.dim, per_vector));
+  if (block_threads(c) > 0) {
+    c.threads = num_threads;
+    c.vectors = static_cast<int>(ceil_div(vectors, num_threads));
+    return;
+  }
+  int least = 1;
+  if (const int block = block_of(c.scaling, c.out); block > 0) least = std::max(1, block / per_vector);  // neighbours that hold a block
+  c.threads = std::min(kWarp, std::max<int>(least, static_cast<int>(std::bit_ceil(static_cast<unsigned>(vectors)))));
+  c.vectors = static_cast<int>(ceil_div(vectors, c.threads));
+  if (!whole_row(c)) c.vectors = std::min(c.vectors, kPieceVectors);
+}
+
+std::string config_text(const PartConfig& c) {
+  const auto flag = [](bool value) { return value ? "true" : "false"; };
+  return fmt::format(
+      "girih::abi::PartConfig{{.x = girih::abi::Elem::{}, .weight = girih::abi::Elem::{}, .out = girih::abi::Elem::{}, .dim = {}, "
+      ".rotary = {}, .rotary_begin = {}, .threads = {}, .vectors = {}, .aligned = {}, .residual = {}, .interleaved = {}, "
+      ".has_weight = {}, .has_bias = {}, .paged = {}, .act = girih::abi::Act::{}, .norm = girih::abi::Norm::{}, "
+      ".rotation = girih::abi::Rotation::{}, .scaling = girih::abi::Scaling::{}}}",
+      text(kElems, c.x), text(kElems, c.weight), text(kElems, c.out), c.dim, c.rotary, c.rotary_begin, c.threads, c.vectors,
+      flag(c.aligned), flag(c.residual), flag(c.interleaved), flag(c.has_weight), flag(c.has_bias), flag(c.paged), text(kActs, c.act),
+      text(kNorms, c.norm), text(kRotations, c.rotation), text(kScalings, c.scaling));
+}
+
+std::string part_name(const PartConfig& c) {
+  std::string name = fmt::format("_{}", text(kElems, c.x));
+  if (c.residual) name += "_add";
+  if (c.act != Act::none) name += fmt::format("_{}{}", text(kActs, c.act), c.interleaved ? "_interleaved" : "");
+  if (c.norm != Norm::none) {
+    name += fmt::format("_{}", text(kNorms, c.norm));
+    if (c.has_weight || c.has_bias) name += fmt::format("_{}{}{}", text(kElems, c.weight), c.has_weight ? "w" : "", c.has_bias ? "b" : "");
+  }
+  if (c.rotation != Rotation::none) name += fmt::format("_rope_{}_{}_{}", text(kRotations, c.rotation), c.rotary_begin, c.rotary);
+  name += fmt::format("_{}", text(kElems, c.out));
+  if (c.scaling != Scaling::none) name += fmt::format("_{}", text(kScalings, c.scaling));
+  return name + fmt::format("{}_{}_{}x{}{}", c.paged ? "_paged" : "", c.dim, c.threads, c.vectors, c.aligned ? "" : "_elements");
+}
+
+/// All of the (shaped) configurations, as bytes: what a loaded kernel is found by.
+std::string key_of(const Launch& launch, int num_threads) {
+  std::string key = "rows";
+  key.push_back(static_cast<char>(launch.work));
+  const auto put = [&key](auto value) { key.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
+  put(num_threads);
+  for (int i = 0; i < launch.num_parts; ++i) {
+    const PartConfig& c = launch.configs[static_cast<std::size_t>(i)];
+    for (const int value : {c.dim, c.rotary, c.rotary_begin, c.threads, c.vectors}) put(value);
+    for (const bool value : {c.aligned, c.residual, c.interleaved, c.has_weight, c.has_bias, c.paged}) put(value);
+    put(c.x), put(c.weight), put(c.out), put(c.act), put(c.norm), put(c.rotation), put(c.scaling);
+  }
+  return key;
+}
+
+/// Blocks that are at work at once: what a multiprocessor's threads and registers hold.
+std::int64_t resident_blocks(const cuda::DeviceInfo& info, const jit::Kernel& kernel, const Shape& shape) {
+  const int threads_per_sm = info.arch == 75 ? 1024 : (info.arch == 86 || info.arch == 89 || info.arch >= 110 ? 1536 : 2048);
+  const std::int64_t registers = round_up(std::max(kernel.info.registers, 16), 8) * shape.num_threads;
+  std::int64_t blocks = std::min<std::int64_t>({threads_per_sm / shape.num_threads, 65536 / registers, info.arch >= 90 ? 32 : 16});
+  if (shape.shared_bytes > 0) blocks = std::min(blocks, info.shared_per_sm / (shape.shared_bytes + 1024));
+  return std::max<std::int64_t>(blocks, 1) * info.num_sms;
+}
+
+/// Kernels of one part that cut the tensor without regard to rows.
+Shape shape_conversion(Launch& launch) {
+  PartConfig& c = launch.configs[0];
+  const RowPart& a = launch.params.parts[0];
+  const std::int64_t rows = launch.params.rows;
+  Shape shape{.num_threads = kConversionThreads};
+  if (launch.work == Work::quantize_tiles) {
+    c.threads = kConversionThreads;
+    c.vectors = kTile * kTile / kConversionThreads * bits_of(c.x) / 128;
+    c.aligned = is_aligned(launch.params, c, a);
+    shape.num_items = ceil_div(rows, kTile) * ceil_div(c.dim, kTile);
+  } else {
+    c.threads = 1;
+    c.vectors = kDequantizeVectors;
+    const std::int64_t in = kDequantizeElements * bits_of(c.x) / 8;
+    const std::int64_t out = std::min(16, kDequantizeElements * bits_of(c.out) / 8);
+    c.aligned = c.dim % kDequantizeElements == 0 && aligned(a.x, c.x, a.heads, rows, in) && aligned(a.out, c.out, a.heads, rows, out);
+    shape.num_items =
+        ceil_div(rows * a.heads * ceil_div(c.dim, kDequantizeElements), std::int64_t{kConversionThreads} * kDequantizeVectors);
+  }
+  shape.shared_bytes = kReduceBytes;
+  return shape;
+}
+
+}  // namespace
+
+Shape shape_launch(Launch& launch) {
+  if (launch.work != Work::pipeline) return shape_conversion(launch);
+  Shape shape;
+  for (int i = 0; i < launch.num_parts; ++i)
+    shape.num_threads = std::max(shape.num_threads, block_threads(launch.configs[static_cast<std::size_t>(i)]));
+  if (shape.num_threads == 0) shape.num_threads = kSmallRowThreads;
+  for (int i = 0; i < launch.num_parts; ++i) {
+    PartConfig& c = launch.configs[static_cast<std::size_t>(i)];
+    const RowPart& a = launch.params.parts[i];
+    shape_part(c, shape.num_threads);
+    c.aligned = is_aligned(launch.params, c, a);
+    const std::int64_t groups = c.threads > kWarp ? 1 : shape.num_threads / c.threads;
+    const std::int64_t piece = std::int64_t{c.threads} * c.vectors * (128 / bits_of(c.x));
+    shape.num_items += ceil_div(launch.params.rows * a.heads * ceil_div(c.dim, piece), groups);
+    if (c.rotation == Rotation::half) shape.shared_bytes = std::max<std::int64_t>(shape.shared_bytes, groups * piece * 4);
+  }
+  shape.shared_bytes += kReduceBytes;
+  return shape;
+}
+
+std::string source_of(const Launch& launch, const Shape& shape, std::string& name) {
+  constexpr std::array<std::string_view, 3> kFiles = {"pipeline", "tiles", "dequantize"};
+  constexpr std::array<std::string_view, 3> kEntries = {"run", "quantize_tiles", "dequantize"};
+  name = launch.work == Work::pipeline ? "rows" : text(kEntries, launch.work);
+  std::string configs;
+  for (int i = 0; i < launch.num_parts; ++i) {
+    const PartConfig& c = launch.configs[static_cast<std::size_t>(i)];
+    name += part_name(c);
+    configs += fmt::format("{}\n      {}", i == 0 ? "" : ",", config_text(c));
+  }
+  return fmt::format(
+      "// {}\n#include \"rows/{}.cuh\"\n"
+      "extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ girih::abi::RowsParams p) {{\n"
+      "  girih::rows::{}<{}>(p);\n}}\n",
+      name, text(kFiles, launch.work), shape.num_threads, name, text(kEntries, launch.work), configs);
+}
+
+void run_on_device(const Context& context, std::string_view op, const Launch& given, void* stream) {
+  Launch launch = given;
+  const Shape shape = shape_launch(launch);
+  cuda::Runtime& runtime = context.cuda();
+  const std::string key = key_of(launch, shape.num_threads);
+  const jit::Kernel*& kernel = runtime.by_name[key];
+  if (kernel == nullptr) {
+    std::string name;
+    const std::string source = source_of(launch, shape, name);
+    kernel = &runtime.kernel(op, name, source, stream);
+  }
+  if (shape.num_items == 0) return;
+  const cuda::CurrentDevice current(*runtime.device);
+  const cuda::DeviceInfo& info = runtime.device->info();
+  // As many blocks as are at work at once, or fewer that all do the same number of rounds.
+  const std::int64_t rounds = ceil_div(shape.num_items, resident_blocks(info, *kernel, shape));
+  const std::int64_t blocks = ceil_div(shape.num_items, rounds);
+  runtime.device->driver().launch({.function = kernel->function,
+                                   .num_blocks = static_cast<int>(blocks),
+                                   .num_threads = shape.num_threads,
+                                   .shared_bytes = shape.shared_bytes,
+                                   .stream = stream,
+                                   .dependent = info.arch >= 90},
+                                  &launch.params);
+}
+
+}  // namespace girih::rows
