@@ -17,6 +17,7 @@
 #include "girih/attention.h"
 #include "girih/error.h"
 #include "girih/page.h"
+#include "girih/sampling.h"
 #include "page/append.cuh"
 #include "page/copy_pages.cuh"
 
@@ -42,7 +43,8 @@ using Prepared = std::function<void()>;
 template <typename Params>
 Prepared emulate(const fake_cuda::LaunchCall& call, void (*kernel)(Params)) {
   const auto params = *static_cast<const Params*>(call.params);
-  const emulator::LaunchOptions options{.num_blocks = call.num_blocks, .num_threads = call.num_threads, .shared_bytes = call.shared_bytes};
+  const emulator::LaunchOptions options{
+      .num_blocks = call.num_blocks, .num_threads = call.num_threads, .shared_bytes = call.shared_bytes, .cluster_size = call.cluster_size};
   return [=] { emulator::launch(kernel, params, options); };
 }
 
@@ -718,6 +720,15 @@ TEST_F(CudaHost, MergesMerge) {
   expect_refused(
       [&] { merge_states_varlen(*context_, all(device), off(all_lses(device)), indptr, values(v_got, device), lses(s_got, device)); },
       "merge_states_varlen: s.data=");
+}
+
+TEST_F(CudaHost, SamplingIsRefused) {
+  std::vector<float> logits(8);
+  std::vector<std::int32_t> tokens(1);
+  SampleArgs args;
+  args.input = TensorView(logits.data(), DType::f32, {1, 8}, context_->device());
+  args.tokens = TensorView(tokens.data(), DType::i32, {1}, context_->device());
+  expect_refused([&] { sample(*context_, args); }, "sample: the context is for cuda:0; sampling runs on the CPU only so far");
 }
 
 TEST(CudaHostEnd, EverythingIsGivenBack) { EXPECT_EQ(count("fake_cuda_num_alive"), 0); }

@@ -8,7 +8,6 @@
 #include "base/numeric.h"
 #include "sampling/check.h"
 #include "sampling/row.h"
-#include "sampling/sampling_cuda.h"
 #include "sampling/workers.h"
 
 namespace girih {
@@ -68,7 +67,7 @@ class Selector {
 void top_k(const Context& context, const TopKArgs& args) {
   const abi::TopKParams p = sampling::check_top_k(context, args);
   if (p.rows == 0) return;
-  if (context.device().kind == DeviceKind::cuda) return sampling::top_k_on_device(context, p, args.input.dtype, args.stream);
+  sampling::need_cpu(context, "top_k");
   sampling::for_each_row(
       context, p.rows, [&] { return Selector(p, args.input.dtype, sampling::cpu_kernels(context.cpu_target())); },
       [](Selector& selector, std::int64_t r) { selector.run(r); });

@@ -517,10 +517,12 @@ void join_cluster(const Site& site) {
 
 void* in_block(void* pointer, int rank, const Site& site) {
   Block& own = *current().block;
-  if (rank < 0 || rank >= own.cluster_size) misuse("rank " + std::to_string(rank) + " of a cluster of " + std::to_string(own.cluster_size), site);
+  if (rank < 0 || rank >= own.cluster_size)
+    misuse("rank " + std::to_string(rank) + " of a cluster of " + std::to_string(own.cluster_size), site);
   if (own.cluster_size == 1) return pointer;
   const Block& other = own.worker->block_of_rank(rank);
-  if (other.num_ended > 0) misuse("block " + std::to_string(other.block_idx) + " of the cluster has ended: its shared memory is gone", site);
+  if (other.num_ended > 0)
+    misuse("block " + std::to_string(other.block_idx) + " of the cluster has ended: its shared memory is gone", site);
   may_give_way();
   return other.shared + (static_cast<std::byte*>(pointer) - own.shared);
 }

@@ -106,12 +106,21 @@ bool capturing() {
   return false;
 }
 
+struct LaunchAttribute {
+  int id;
+  char padding[4];
+  union {
+    char bytes[64];
+    int flag;
+    std::uint32_t words[3];
+  } value;
+};
 struct LaunchConfig {
   std::uint32_t grid[3];
   std::uint32_t block[3];
   std::uint32_t shared_bytes;
   void* stream;
-  void* attributes;
+  const LaunchAttribute* attributes;
   std::uint32_t num_attributes;
 };
 
@@ -230,8 +239,13 @@ GIRIH_FAKE cuLaunchKernelEx(const LaunchConfig* config, void* function, void** p
   if (state().contexts.empty()) return 201;
   if (config->grid[0] == 0 || config->block[0] == 0 || config->block[0] > 1024 || config->shared_bytes > 227 * 1024) return kInvalidValue;
   if (state().hooks.prepare == nullptr) return add(config->stream, [] {});  // no kernel is known
+  constexpr int kClusterDimension = 4;                                      // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+  int cluster_size = 1;
+  for (std::uint32_t i = 0; i < config->num_attributes; ++i) {
+    if (config->attributes[i].id == kClusterDimension) cluster_size = static_cast<int>(config->attributes[i].value.words[0]);
+  }
   void* prepared = state().hooks.prepare({static_cast<FunctionData*>(function)->name.c_str(), params[0], static_cast<int>(config->grid[0]),
-                                          static_cast<int>(config->block[0]), config->shared_bytes});
+                                          static_cast<int>(config->block[0]), config->shared_bytes, cluster_size});
   return add(config->stream, [prepared] { state().hooks.execute(prepared); });
 }
 

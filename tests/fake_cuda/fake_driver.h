@@ -13,6 +13,7 @@ struct LaunchCall {
   int num_blocks;
   int num_threads;
   std::int64_t shared_bytes;
+  int cluster_size;
 };
 
 /// What a launch does: prepare() when it is queued (or captured), execute() each time it is its turn.
