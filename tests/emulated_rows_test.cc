@@ -1,5 +1,6 @@
 // The row operators' kernels under the emulator: every case of cases/rows.h and rope.h against the reference, with few blocks, so that each
-// works on several rows, and with threads in an order drawn at random. ctest: emulated-rows shards=2 timeout=600
+// works on several rows, and with threads in an order drawn at random.
+// ctest: emulated-rows shards=2 timeout=600
 #include <gtest/gtest.h>
 
 #include "cases/rope.h"

@@ -1,5 +1,6 @@
 // The row operators' kernels through NVRTC: every case of cases/rows.h and rope.h for sm_90a, some of them for every architecture; no
-// spills. ctest: shards=2 timeout=600
+// spills.
+// ctest: shards=2 timeout=600
 #include <gtest/gtest.h>
 
 #include "cases/rope.h"
