@@ -1,5 +1,5 @@
-// The sampling kernels compile, as the library generates them: each kind for one architecture, the widest for every one. They save registers
-// around calls of functions, which the compiler counts as spills, so these are not asked for; registers and shared memory are.
+// The sampling kernels compile, as the library generates them: each kind for one architecture, the widest for every one. They save
+// registers around calls of functions, which the compiler counts as spills, so these are not asked for; registers and shared memory are.
 // ctest: timeout=600
 #include <gtest/gtest.h>
 

@@ -38,19 +38,18 @@ __device__ __forceinline__ void mbarrier_arrive_after_copies(u64* s_barrier) {
 /// Waits for the end of the phase of this parity: the one at work or the one before it.
 __device__ __forceinline__ void mbarrier_wait(u64* s_barrier, u32 parity) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n.reg .pred done;\nWAIT:\nmbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n@!done bra WAIT;\n}" ::"r"(shared_address(s_barrier)),
-      "r"(parity)
-      : "memory");
+  asm volatile("{\n.reg .pred done;\nWAIT:\nmbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n@!done bra WAIT;\n}" ::"r"(
+                   shared_address(s_barrier)),
+               "r"(parity)
+               : "memory");
 #elif __CUDA_ARCH__ >= 800
-  asm volatile(
-      "{\n.reg .pred done;\nWAIT:\nmbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n@!done bra WAIT;\n}" ::"r"(shared_address(s_barrier)),
-      "r"(parity)
-      : "memory");
+  asm volatile("{\n.reg .pred done;\nWAIT:\nmbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n@!done bra WAIT;\n}" ::"r"(
+                   shared_address(s_barrier)),
+               "r"(parity)
+               : "memory");
 #else
   const u32 arrivals = static_cast<u32>(*s_barrier >> 32);
-  while ((*reinterpret_cast<volatile u32*>(s_barrier) / arrivals & 1U) == parity) {
-  }
+  while ((*reinterpret_cast<volatile u32*>(s_barrier) / arrivals & 1U) == parity) {}
   __threadfence_block();
 #endif
 }

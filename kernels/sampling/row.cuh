@@ -59,7 +59,7 @@ class RowReader {
  public:
   static constexpr int kTileBytes = kConfig.tile_bytes;
   static constexpr int kRing = kConfig.ring;
-  static constexpr int kChunks = kTileBytes / kChunkBytes / kThreads;  // of a tile that a thread has
+  static constexpr int kChunks = kTileBytes / kChunkBytes / kThreads;       // of a tile that a thread has
   static constexpr int kItems = kChunkBytes / static_cast<int>(sizeof(T));  // of a chunk
   static constexpr int kTile = kTileBytes / static_cast<int>(sizeof(T));    // entries of a tile
 
@@ -137,7 +137,7 @@ class RowReader {
     load_tile(tile, s_slot);
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
-    process(tile, s_slot, [&](int, int position, const float (&x)[kItems]) {
+    process(tile, s_slot, [&](int, int position, const float(&x)[kItems]) {
       const int c = (position - first_entry(tile)) / (kItems * kThreads);
 #pragma unroll
       for (int e = 0; e < kItems; ++e) out[c][e] = x[e];
@@ -150,9 +150,7 @@ class RowReader {
     return i < kept_ || !backward ? i : kept_ + (end_ - begin_ - 1 - i);
   }
   __device__ __forceinline__ int tile_of(int i, bool backward) const { return begin_ + place_of(i, backward); }
-  __device__ __forceinline__ u8* slot_of(int i) const {
-    return s_slots_ + (i < kept_ ? i : kept_ + (i - kept_) % kRing) * kTileBytes;
-  }
+  __device__ __forceinline__ u8* slot_of(int i) const { return s_slots_ + (i < kept_ ? i : kept_ + (i - kept_) % kRing) * kTileBytes; }
 
   __device__ __forceinline__ void issue(int i, bool backward) {
     if (i < kept_ && passes_ > 0) return;

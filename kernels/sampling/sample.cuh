@@ -42,7 +42,7 @@ struct RowRun {
     while ((chunks >> shift) * Reader::kItems >= S::kListCapacity / 2) ++shift;
     u32 best = abi::kKeyOfMinusInf;
     int at = 0;
-    ptx::sync_cluster();  // before any block writes to another's memory, that one must have begun
+    ptx::sync_cluster();   // before any block writes to another's memory, that one must have begun
     Reader rows = reader;  // in registers: see Selector::pass
     S& first = leader;
     rows.pass(
@@ -147,9 +147,8 @@ struct RowRun {
     }
     ptx::sync_block();
     const Cut floor = select.floor;
-    select.find_in_tile(s.tile, s.left, [&](float x, int position) {
-      return floor.keeps(key_of(x), position) ? mass_of<kProbs>(x, select.w) : u64{0};
-    });
+    select.find_in_tile(s.tile, s.left,
+                        [&](float x, int position) { return floor.keeps(key_of(x), position) ? mass_of<kProbs>(x, select.w) : u64{0}; });
   }
 
   /// Block 0's list becomes what `cut` keeps, in any order; returns how many (0 to other blocks).
@@ -330,7 +329,8 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   if (greedy) {
     if (select.leads() && ptx::thread_idx() == 0) {
       p.tokens.set(r, 0, run.argmax);
-      if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, filtered ? 0.0F : logprob_of<kProbs>(select.w.max, total, temperature, select.w));
+      if (p.logprobs.data != nullptr)
+        p.logprobs.set(r, 0, filtered ? 0.0F : logprob_of<kProbs>(select.w.max, total, temperature, select.w));
     }
     ptx::sync_cluster();
     return;
@@ -358,15 +358,14 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
     run.draw(abi::multiply_high(p.random.bits(r, static_cast<u32>(abi::Purpose::token)), kept));
     if (ptx::thread_idx() == 0) {
       p.tokens.set(r, 0, s.position);
-      if (p.logprobs.data != nullptr)
-        p.logprobs.set(r, 0, logprob_of<kProbs>(s.value, filtered ? kept : total, temperature, select.w));
+      if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, logprob_of<kProbs>(s.value, filtered ? kept : total, temperature, select.w));
     }
     if (kTraits.first && filtered) {
       for (int i = ptx::thread_idx(); i < num_top; i += kThreads) {
         const float x = p.top_logprobs.data[r * p.top_logprobs.row_stride + i * p.top_logprobs.stride];
         const i64 at = p.top_tokens.at(r, i);
-        p.top_logprobs.set(r, i, select.floor.keeps(key_of(x), static_cast<int>(at)) ? logprob_of<kProbs>(x, kept, temperature, select.w)
-                                                                                      : -kInfinity);
+        p.top_logprobs.set(
+            r, i, select.floor.keeps(key_of(x), static_cast<int>(at)) ? logprob_of<kProbs>(x, kept, temperature, select.w) : -kInfinity);
       }
     }
   }

@@ -166,8 +166,8 @@ struct Selector {
   static constexpr int kMaxTiles = S::kMaxTiles;
 
   Reader& reader;
-  S& s;             // this block's
-  S& leader;        // block 0's
+  S& s;       // this block's
+  S& leader;  // block 0's
   Weighting w;
   Cut floor;        // what earlier cuts keep
   int num_sampled;  // entries of the sample in block 0's list; 0: none

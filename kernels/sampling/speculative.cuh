@@ -29,12 +29,14 @@ __device__ __forceinline__ void run_speculative(const abi::SpeculativeParams& p,
       const i32 x = token(i);
       if (x < 0 || x >= p.vocab) break;
       const u32 q = p.draft.data == nullptr ? bits_of(1.0F) : bits_at(draft(i), p.draft.stride, x);
-      if (!abi::accepts(bits_at(target(i), p.target.stride, x), q, p.random.bits(b, static_cast<u32>(abi::Purpose::accept) + static_cast<u32>(i))))
+      if (!abi::accepts(bits_at(target(i), p.target.stride, x), q,
+                        p.random.bits(b, static_cast<u32>(abi::Purpose::accept) + static_cast<u32>(i))))
         break;
     }
     const bool residual = i < length;
     Run run(target(i), p.target.stride, p.vocab, num_slots);
-    if (residual) run.reader.subtract(p.draft.data == nullptr ? nullptr : draft(i), p.draft.stride, p.draft.data == nullptr ? token(i) : -1);
+    if (residual)
+      run.reader.subtract(p.draft.data == nullptr ? nullptr : draft(i), p.draft.stride, p.draft.data == nullptr ? token(i) : -1);
     bool any = run.open(1.0F, false);
     if (!any && residual) {
       run.reader.subtract(nullptr, 0, -1);

@@ -20,7 +20,8 @@ int main() {
       "void cuda_rotation(std::uint64_t turns, float* cos, float* sin) {{\n"
       "  const attention::Rotation r = attention::rotation(turns);\n  *cos = r.cos;\n  *sin = r.sin;\n}}\n");
   fmt::print("const CudaVariant kCudaVariants[] = {{\n");
-  for (std::size_t i = 0; i < cases.size(); ++i) fmt::print("  attention::Wrapped<attention::v{0}::Variant, attention::a{0}::Variant>::table(),\n", i);
+  for (std::size_t i = 0; i < cases.size(); ++i)
+    fmt::print("  attention::Wrapped<attention::v{0}::Variant, attention::a{0}::Variant>::table(),\n", i);
   fmt::print("}};\n}}  // namespace girih::test\n");
   return 0;
 }
