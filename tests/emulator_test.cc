@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -14,6 +15,7 @@
 #include "core/convert.cuh"
 #include "core/types.cuh"
 #include "ptx/launch.cuh"
+#include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/thread.cuh"
@@ -53,6 +55,82 @@ TEST(Emulator, EveryThreadOfEveryBlockRunsOnce) {
       for (int i = 0; i < 7 * 96; ++i) ASSERT_EQ(out[static_cast<std::size_t>(i)], 7000000 + i / 96 * 10000 + i % 96 / 32 * 100 + i % 32);
     }
   }
+}
+
+/// One warp fills a ring of two words, the other reads it, with no barrier of the block between them.
+TEST(Emulator, MbarriersOrderARing) {
+  alignas(4) std::array<int, 8> source{3, 1, 4, 1, 5, 9, 2, 6};
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    std::vector<int> seen;
+    launch(
+        [&] {
+          auto* s_ring = reinterpret_cast<int*>(ptx::shared_memory());
+          u64* s_barriers = reinterpret_cast<u64*>(ptx::shared_memory() + 16);  // full, empty; full, empty
+          if (ptx::thread_idx() == 0) {
+            for (int i = 0; i < 4; ++i) ptx::mbarrier_init(s_barriers + i, i % 2 == 0 ? 64 : 1);
+          }
+          ptx::sync_block();
+          for (int step = 0; step < 8; ++step) {
+            u64* s_full = s_barriers + step % 2 * 2;
+            const u32 parity = static_cast<u32>(step / 2 % 2);
+            if (ptx::warp_idx() == 0) {
+              ptx::mbarrier_wait(s_full + 1, parity ^ 1U);
+              if (ptx::lane_idx() == 0) ptx::cp_async_4(s_ring + step % 2, source.data() + step, true);
+              ptx::mbarrier_arrive_after_copies(s_full);
+              ptx::mbarrier_arrive(s_full);
+            } else {
+              ptx::mbarrier_wait(s_full, parity);
+              if (ptx::lane_idx() == 0) seen.push_back(s_ring[step % 2]);
+              ptx::sync_warp();
+              if (ptx::lane_idx() == 0) ptx::mbarrier_arrive(s_full + 1);
+            }
+          }
+        },
+        {.num_threads = 64, .shared_bytes = 48, .seed = seed});
+    EXPECT_EQ(seen, std::vector<int>(source.begin(), source.end())) << "seed " << seed;
+  }
+}
+
+TEST(Emulator, CopiesOfAnMbarrierLandWhereItIsWaitedFor) {
+  alignas(4) int source = 7;
+  int before = 0;
+  int after = 0;
+  launch(
+      [&] {
+        auto* s_word = reinterpret_cast<int*>(ptx::shared_memory());
+        u64* s_barrier = reinterpret_cast<u64*>(ptx::shared_memory() + 8);
+        if (ptx::thread_idx() == 0) ptx::mbarrier_init(s_barrier, 32);
+        ptx::sync_block();
+        if (ptx::thread_idx() == 0) ptx::cp_async_4(s_word, &source, true);
+        ptx::mbarrier_arrive_after_copies(s_barrier);
+        ptx::sync_block();
+        if (ptx::thread_idx() == 0) before = *s_word;
+        ptx::mbarrier_wait(s_barrier, 0);
+        if (ptx::thread_idx() == 0) after = *s_word;
+      },
+      {.num_threads = 32, .shared_bytes = 16});
+  EXPECT_EQ(before, -1);
+  EXPECT_EQ(after, 7);
+}
+
+TEST(Emulator, MisusedMbarriersAreErrors) {
+  const auto with = [](u32 arrivals, const auto& body) {
+    return error_of(
+        [&] {
+          u64* s_barrier = reinterpret_cast<u64*>(ptx::shared_memory());
+          if (ptx::thread_idx() == 0 && arrivals > 0) ptx::mbarrier_init(s_barrier, arrivals);
+          ptx::sync_block();
+          body(s_barrier);
+        },
+        {.num_threads = 32, .shared_bytes = 16});
+  };
+  const std::string never = with(33, [](u64* s) {
+    ptx::mbarrier_arrive(s);
+    ptx::mbarrier_wait(s, 0);
+  });
+  EXPECT_TRUE(contains(never, "deadlock") && contains(never, "mbarrier_wait")) << never;
+  EXPECT_TRUE(contains(with(0, [](u64* s) { ptx::mbarrier_arrive(s); }), "no barrier has been made here"));
+  EXPECT_TRUE(contains(with(1, [](u64* s) { ptx::mbarrier_init(s, 1); }), "made here already"));
 }
 
 TEST(Emulator, BarriersOrderSharedMemory) {
@@ -394,14 +472,15 @@ TEST(Emulator, ACounterRaisedBeforeTheBlocksWritesShows) {
       std::vector<int> parts(128, -1000);
       int counter = 0;
       int sum = 0;
+      int order = 0;
       launch(
           [&] {
             const int t = ptx::thread_idx();
             auto* s_last = reinterpret_cast<int*>(ptx::shared_memory());
             if (t == 0 && !with_barrier) *s_last = ptx::atomic_add(&counter, 1);
-            ptx::fence_device();
+            ptx::atomic_add_ordered(&order, 0);
             parts[static_cast<std::size_t>(ptx::block_idx() * 64 + t)] = t;
-            ptx::fence_device();
+            ptx::atomic_add_ordered(&order, 0);
             ptx::sync_block();
             if (t == 0 && with_barrier) *s_last = ptx::atomic_add(&counter, 1);
             ptx::sync_block();

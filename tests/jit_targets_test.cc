@@ -87,6 +87,7 @@ extern "C" __global__ void core(const __grid_constant__ Params p) {
 
 constexpr const char* kPtxText = R"(
 #include "ptx/launch.cuh"
+#include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/thread.cuh"
@@ -100,7 +101,13 @@ extern "C" __global__ __launch_bounds__(64) void ptx_wrappers(const __grid_const
   ptx::wait_for_previous_grid();
   u8* s = ptx::shared_memory();
   const int t = ptx::thread_idx();
+  u64* s_barrier = reinterpret_cast<u64*>(s + 2048);
+  if (t == 0) ptx::mbarrier_init(s_barrier, 2 * 64);
+  ptx::sync_block();
   ptx::cp_async_16(s + 16 * t, p.in + 16 * (ptx::block_idx() * ptx::num_threads() + t), t < 60);
+  ptx::mbarrier_arrive_after_copies(s_barrier);
+  ptx::mbarrier_arrive(s_barrier);
+  ptx::mbarrier_wait(s_barrier, 0);
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
   ptx::sync_block();
@@ -118,8 +125,7 @@ extern "C" __global__ __launch_bounds__(64) void ptx_wrappers(const __grid_const
   if (ptx::any(sum > 0) && !ptx::all(sum > 1)) sum += static_cast<float>(ptx::ballot(sum > 2));
   ptx::sync_warp();
   p.out[ptx::num_blocks() * t] = sum;
-  ptx::fence_device();
-  if (t == 0) p.out[0] = static_cast<float>(ptx::atomic_add(p.counter, 1));
+  if (t == 0) p.out[0] = static_cast<float>(ptx::atomic_add(p.counter, 1) + ptx::atomic_add_ordered(p.counter, 1));
   u32* other = ptx::in_block(reinterpret_cast<u32*>(s), (ptx::cluster_rank() + 1) % ptx::cluster_size());
   p.out[1] = static_cast<float>(ptx::atomic_add_shared(other, 1U));
   ptx::sync_cluster();

@@ -12,14 +12,13 @@
 #include "tools/attention_data.h"
 #include "tools/bench.h"
 #include "tools/gpu_ceilings.h"
+#include "tools/gpu_timer.h"
 #include "tools/plan_report.h"
 
 namespace girih::tools {
 namespace {
 
 using cases::ServingCase;
-
-constexpr std::int64_t kFlushBytes = std::int64_t{256} << 20;
 
 /// Device memory of a case, and run()'s arguments that point into it.
 class DeviceData {
@@ -88,20 +87,9 @@ class CudaBench {
   CudaBench(const BenchOptions& options, const Context& context)
       : context_(context),
         driver_(context.cuda().device->driver()),
-        current_(*context.cuda().device),
         family_(options.family),
         repeats_(options.repeats > 0 ? options.repeats : 25),
-        flush_(context.cuda().device, kFlushBytes),
-        stream_(driver_.create_stream()),
-        begin_(driver_.create_event(true)),
-        end_(driver_.create_event(true)) {}
-  ~CudaBench() {
-    driver_.destroy_event(begin_);
-    driver_.destroy_event(end_);
-    driver_.destroy(stream_);
-  }
-  CudaBench(const CudaBench&) = delete;
-  CudaBench& operator=(const CudaBench&) = delete;
+        timer_(context) {}
 
   BenchRow measure(const ServingCase& c, const MachineCeilings& ceilings) {
     const AttentionData host_data(c);
@@ -118,19 +106,19 @@ class CudaBench {
     const cuda::DeviceBuffer workspace(context_.cuda().device, std::max<std::int64_t>(schedule.workspace_bytes(), 64));
     AttentionArgs args = data.args();
     args.workspace = {static_cast<std::byte*>(workspace.data()), static_cast<std::size_t>(workspace.bytes())};
-    args.stream = stream_;
+    args.stream = timer_.stream();
     args.device_plan = &on_device;
     const std::vector<double> plan_times = time_plans(host_data.batch(), plan, on_device);
     run(context_, schedule, plan, args);
-    driver_.synchronize(stream_);
+    driver_.synchronize(timer_.stream());
 
     BenchRow row{.op = "attention", .name = c.name, .backend = "cuda", .bytes = useful_bytes(c), .flops = useful_flops(c), .extra = {}};
-    const std::vector<double> times = time_replays([&] { run(context_, schedule, plan, args); });
+    const std::vector<double> times = timer_.replays([&] { run(context_, schedule, plan, args); }, repeats_);
     row.seconds = median(times);
     const double peak = ceilings.bf16_flops > 0 ? row.flops / ceilings.bf16_flops : 0;
     row.roofline_fraction = std::max(peak, row.bytes / ceilings.read_bytes_per_second) / row.seconds;
     row.plan_seconds = plan_times[0];
-    row.host_seconds = time_host([&] { run(context_, schedule, plan, args); });
+    row.host_seconds = timer_.host([&] { run(context_, schedule, plan, args); });
     row.extra["upload_seconds"] = plan_times[1];
     row.extra["schedule_seconds"] = schedule_seconds;
     row.extra["kernels_compiled"] = after.compiled - before.compiled;
@@ -163,54 +151,18 @@ class CudaBench {
       plan.update(view.batch);
       plans.push_back(seconds_since(start));
       const BenchClock::time_point between = BenchClock::now();
-      on_device.upload(plan, stream_);
+      on_device.upload(plan, timer_.stream());
       uploads.push_back(seconds_since(between));
-      driver_.synchronize(stream_);
+      driver_.synchronize(timer_.stream());
     }
     return {median(plans), median(uploads)};
   }
 
-  template <typename Body>
-  std::vector<double> time_replays(Body body) {
-    driver_.begin_capture(stream_);
-    body();
-    const cuda::Graph graph = driver_.end_capture(stream_);
-    const cuda::GraphExec exec = driver_.instantiate(graph);
-    driver_.destroy_graph(graph);
-    std::vector<double> times;
-    for (int i = -3; i < repeats_; ++i) {  // three to warm up
-      driver_.fill(flush_.pointer(), static_cast<std::uint8_t>(i), kFlushBytes, stream_);
-      driver_.record(begin_, stream_);
-      driver_.launch_graph(exec, stream_);
-      driver_.record(end_, stream_);
-      driver_.synchronize(stream_);
-      if (i >= 0) times.push_back(driver_.elapsed_seconds(begin_, end_));
-    }
-    driver_.destroy_graph_exec(exec);
-    return times;
-  }
-
-  /// Host seconds of a call that is queued behind others, as in a model.
-  template <typename Body>
-  double time_host(Body body) {
-    std::vector<double> times;
-    for (int i = 0; i < 40; ++i) {
-      const BenchClock::time_point start = BenchClock::now();
-      body();
-      times.push_back(seconds_since(start));
-      if (i % 8 == 7) driver_.synchronize(stream_);
-    }
-    return median(times);
-  }
-
   const Context& context_;
   const cuda::Driver& driver_;
-  const cuda::CurrentDevice current_;
   std::string family_;
   int repeats_;
-  cuda::DeviceBuffer flush_;
-  cuda::Stream stream_;
-  cuda::Event begin_, end_;
+  GpuTimer timer_;
 };
 
 }  // namespace

@@ -8,11 +8,11 @@
 #include "base/error.h"
 #include "cuda/runtime.h"
 #include "tools/bench.h"
+#include "tools/gpu_timer.h"
 
 namespace girih::tools {
 namespace {
 
-constexpr std::int64_t kFlushBytes = std::int64_t{256} << 20;
 constexpr std::int64_t kCopyBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kMostCpuBytes = std::int64_t{600} << 20;  // larger cases only repeat what the smaller ones show
 
@@ -77,74 +77,34 @@ class GpuRows {
   GpuRows(const BenchOptions& options, const Context& context)
       : context_(context),
         driver_(context.cuda().device->driver()),
-        current_(*context.cuda().device),
         repeats_(options.repeats > 0 ? options.repeats : 25),
-        flush_(context.cuda().device, kFlushBytes),
-        stream_(driver_.create_stream()),
-        begin_(driver_.create_event(true)),
-        end_(driver_.create_event(true)) {}
-  ~GpuRows() {
-    driver_.destroy_event(begin_);
-    driver_.destroy_event(end_);
-    driver_.destroy(stream_);
-  }
-  GpuRows(const GpuRows&) = delete;
-  GpuRows& operator=(const GpuRows&) = delete;
+        timer_(context) {}
 
   /// Bytes read and written by the device's own copy.
   double copy_rate() {
     const cuda::DeviceBuffer from(context_.cuda().device, kCopyBytes), to(context_.cuda().device, kCopyBytes);
-    driver_.fill(from.pointer(), 0x5a, kCopyBytes, stream_);
-    const std::vector<double> times = time_replays([&] { driver_.copy_on_device(to.pointer(), from.pointer(), kCopyBytes, stream_); });
-    return 2.0 * static_cast<double>(kCopyBytes) / median(times);
+    driver_.fill(from.pointer(), 0x5a, kCopyBytes, timer_.stream());
+    const auto copy = [&] { driver_.copy_on_device(to.pointer(), from.pointer(), kCopyBytes, timer_.stream()); };
+    return 2.0 * static_cast<double>(kCopyBytes) / median(timer_.replays(copy, repeats_));
   }
 
   BenchRow measure(const RowsBenchCase& c, double rate) {
     BenchMemory memory(context_);
     const BenchCall call = c.prepare(memory);
-    call(stream_);
-    driver_.synchronize(stream_);
-    BenchRow row = make_row(c, "cuda", time_replays([&] { call(stream_); }));
+    const auto body = [&] { call(timer_.stream()); };
+    body();
+    driver_.synchronize(timer_.stream());
+    BenchRow row = make_row(c, "cuda", timer_.replays(body, repeats_));
     row.roofline_fraction = c.bytes / row.seconds / rate;
-    std::vector<double> host;
-    for (int i = 0; i < 40; ++i) {
-      const BenchClock::time_point start = BenchClock::now();
-      call(stream_);
-      host.push_back(seconds_since(start));
-      if (i % 8 == 7) driver_.synchronize(stream_);
-    }
-    row.host_seconds = median(host);
+    row.host_seconds = timer_.host(body);
     return row;
   }
 
  private:
-  template <typename Body>
-  std::vector<double> time_replays(Body body) {
-    driver_.begin_capture(stream_);
-    body();
-    const cuda::Graph graph = driver_.end_capture(stream_);
-    const cuda::GraphExec exec = driver_.instantiate(graph);
-    driver_.destroy_graph(graph);
-    std::vector<double> times;
-    for (int i = -3; i < repeats_; ++i) {  // three to warm up
-      driver_.fill(flush_.pointer(), static_cast<std::uint8_t>(i), kFlushBytes, stream_);
-      driver_.record(begin_, stream_);
-      driver_.launch_graph(exec, stream_);
-      driver_.record(end_, stream_);
-      driver_.synchronize(stream_);
-      if (i >= 0) times.push_back(driver_.elapsed_seconds(begin_, end_));
-    }
-    driver_.destroy_graph_exec(exec);
-    return times;
-  }
-
   const Context& context_;
   const cuda::Driver& driver_;
-  const cuda::CurrentDevice current_;
   int repeats_;
-  cuda::DeviceBuffer flush_;
-  cuda::Stream stream_;
-  cuda::Event begin_, end_;
+  GpuTimer timer_;
 };
 
 BenchResult bench_on_gpu(const BenchOptions& options, const std::string& op) {

@@ -70,8 +70,6 @@ __device__ __forceinline__ void cp_async_wait() {
 #endif
 }
 
-/// Orders this thread's earlier writes before its later ones for the whole device.
-__device__ __forceinline__ void fence_device() { __threadfence(); }
 /// Relaxed, device scope; returns the old value.
 __device__ __forceinline__ int atomic_add(int* g_counter, int value) { return atomicAdd(g_counter, value); }
 /// The same, and what this thread has written or has seen (of its block, before a barrier) is visible to whoever sees the new value so;

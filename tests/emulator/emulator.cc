@@ -650,9 +650,11 @@ void arrive_at_mbarrier(void* place, const Site& site) {
 
 void arrive_after_copies(void* place, const Site& site) {
   Thread& self = current();
-  find_mbarrier(place, site).late.push_back({&self, std::move(self.copies)});
+  Mbarrier& b = find_mbarrier(place, site);
+  b.late.push_back({&self, std::move(self.copies)});
   self.copies.clear();
   self.group_ends.clear();
+  if (!b.waiting.empty()) land_late(b, nullptr, site);  // whoever waits already will not ask again
   may_give_way();
 }
 

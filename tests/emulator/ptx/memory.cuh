@@ -43,10 +43,6 @@ inline void cp_async_wait() {
   emulator::wait_copies(kPending);
 }
 
-inline void fence_device() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  emulator::may_give_way();
-}
 inline int atomic_add(int* g_counter, int value) {
   emulator::may_give_way();
   const int old = std::atomic_ref<int>(*g_counter).fetch_add(value, std::memory_order_relaxed);
