@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/f16-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -43,8 +44,7 @@ struct LoadF16 {
   static constexpr int kBytes = 2;
   static HWY_INLINE VF load(const std::byte* p) {
     const hn::Rebind<std::uint16_t, DF> d16;
-    const hn::Rebind<hwy::float16_t, DF> dh;
-    return hn::PromoteTo(df, hn::BitCast(dh, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p))));
+    return cpu::HWY_NAMESPACE::widen_f16(df, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)));
   }
 };
 struct LoadI8 {
@@ -61,9 +61,8 @@ struct LoadE5m2 {
   static HWY_INLINE VF load(const std::byte* p) {
     const hn::Rebind<std::uint8_t, DF> d8;
     const hn::Rebind<std::uint16_t, DF> d16;
-    const hn::Rebind<hwy::float16_t, DF> dh;
     const auto code = hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(p)));
-    return hn::PromoteTo(df, hn::BitCast(dh, hn::ShiftLeft<8>(code)));
+    return cpu::HWY_NAMESPACE::widen_f16(df, hn::ShiftLeft<8>(code));
   }
 };
 struct LoadE4m3 {

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/f16-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -61,22 +62,6 @@ struct F32 {
   static HWY_INLINE void stream(VF x, std::byte* p) { hn::Stream(x, df, reinterpret_cast<float*>(p)); }
 };
 
-/// f16 codes as f32. Highway's own conversion on emulated vectors makes numbers of infinities and NaN.
-HWY_INLINE VF widen_f16(hn::Vec<hn::Rebind<std::uint16_t, DF>> codes) {
-#if HWY_TARGET == HWY_EMU128
-  const VI code = hn::PromoteTo(di, codes);
-  const VI magnitude = hn::And(code, hn::Set(di, 0x7fff));
-  const VI bits = hn::ShiftLeft<13>(magnitude);
-  const VI finite = hn::BitCast(di, hn::Mul(hn::BitCast(df, bits), hn::Set(df, 0x1p112F)));
-  const VI special = hn::Or(bits, hn::Set(di, 0x7f800000));
-  const VI value = hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x7bff)), special, finite);
-  return hn::BitCast(df, hn::Or(value, hn::ShiftLeft<16>(hn::And(code, hn::Set(di, 0x8000)))));
-#else
-  const hn::Rebind<hwy::float16_t, DF> dh;
-  return hn::PromoteTo(df, hn::BitCast(dh, codes));
-#endif
-}
-
 /// A type of 16 bits, from the code in the low half of each lane.
 template <class Self>
 struct Half {
@@ -112,7 +97,7 @@ struct Bf16 : Half<Bf16> {
 struct F16 : Half<F16> {
   static HWY_INLINE VF load(const std::byte* p) {
     const hn::Rebind<std::uint16_t, DF> d16;
-    return widen_f16(hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)));
+    return cpu::HWY_NAMESPACE::widen_f16(df, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)));
   }
   static HWY_INLINE V16 encode(VF x) {
 #if HWY_TARGET == HWY_EMU128
@@ -140,7 +125,7 @@ struct E5m2 : Byte<E5m2> {
   static HWY_INLINE VF load(const std::byte* p) {
     const hn::Rebind<std::uint8_t, DF> d8;
     const hn::Rebind<std::uint16_t, DF> d16;
-    return widen_f16(hn::ShiftLeft<8>(hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(p)))));
+    return cpu::HWY_NAMESPACE::widen_f16(df, hn::ShiftLeft<8>(hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(p)))));
   }
   static HWY_INLINE VI encode(VF x) { return encode_float<5, 2, 0x7b, 0x7f, 7>(x); }
 };

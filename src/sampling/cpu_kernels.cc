@@ -5,6 +5,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
+#include "cpu/f16-inl.h"
 #include "sampling/cpu.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -99,8 +100,7 @@ struct LoadF16 {
   using Element = std::uint16_t;
   static HWY_INLINE VF load(const Element* p) {
     const hn::Rebind<std::uint16_t, DF> d16;
-    const hn::Rebind<hwy::float16_t, DF> dh;
-    return hn::PromoteTo(df, hn::BitCast(dh, hn::LoadU(d16, p)));
+    return cpu::HWY_NAMESPACE::widen_f16(df, hn::LoadU(d16, p));
   }
 };
 
