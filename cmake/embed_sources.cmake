@@ -25,7 +25,7 @@ foreach(i RANGE ${last})
     string(APPEND literals "\n        R\"girih(${piece})girih\"")
     math(EXPR begin "${begin} + 8000")
   endwhile()
-  string(APPEND table "    {\"${name}\",${literals}},\n")
+  string(APPEND table "    source(\"${name}\",${literals}),\n")
 endforeach()
 string(SHA256 bundle "${everything}")
 string(SUBSTRING ${bundle} 0 32 bundle)
@@ -36,6 +36,12 @@ file(WRITE ${OUT}
 
 namespace girih::jit {
 namespace {
+
+// The length comes from the literal's type: counting characters at compile time exceeds clang's limit of steps.
+template <size_t kSize>
+constexpr EmbeddedSource source(std::string_view name, const char (&text)[kSize]) {
+  return {name, {text, kSize - 1}};
+}
 
 constexpr EmbeddedSource kSources[] = {
 ${table}};
