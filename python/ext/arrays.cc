@@ -1,0 +1,301 @@
+// Python objects as tensors: see bind.h. The order of the ways is that of their cost: PyTorch's tensors cross without a Python call.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "bind.h"
+#include "dlpack_abi.h"
+
+namespace girih::python {
+namespace {
+
+[[noreturn]] void bad_value(std::string_view name, std::string_view what) {
+  throw nb::value_error(fmt::format("{}: {}", name, what).c_str());
+}
+
+/// The Python error that is set, as an exception of the same class that names the argument.
+[[noreturn]] void chain(std::string_view name) {
+  nb::python_error error;
+  const std::string text = fmt::format("{}: {}", name, nb::str(error.value()).c_str());
+  nb::raise_from(error, error.type().ptr(), "%s", text.c_str());
+  throw nb::python_error();
+}
+
+nb::object attribute(nb::handle object, const char* key) {
+  PyObject* found = PyObject_GetAttrString(object.ptr(), key);
+  if (found == nullptr) PyErr_Clear();
+  return nb::steal(found);
+}
+
+DType dtype_of(dlpack::DataType t, std::string_view name) {
+  struct Row {
+    std::uint8_t code, bits;
+    DType dtype;
+  };
+  static constexpr Row kRows[] = {
+      {dlpack::kFloat, 32, DType::f32},      {dlpack::kFloat, 16, DType::f16},
+      {dlpack::kBfloat, 16, DType::bf16},    {dlpack::kInt, 8, DType::i8},
+      {dlpack::kInt, 32, DType::i32},        {dlpack::kInt, 64, DType::i64},
+      {dlpack::kUint, 8, DType::u8},         {dlpack::kBool, 8, DType::u8},
+      {dlpack::kFloat8E4m3, 8, DType::e4m3}, {dlpack::kFloat8E4m3Fn, 8, DType::e4m3},
+      {dlpack::kFloat8E5m2, 8, DType::e5m2}, {dlpack::kFloat8E8m0, 8, DType::u8},
+  };
+  if (t.code == dlpack::kFloat4E2m1 && t.bits * t.lanes == 8) return DType::u8;
+  for (const Row& row : kRows)
+    if (t.lanes == 1 && t.code == row.code && t.bits == row.bits) return row.dtype;
+  bad_value(name, fmt::format("elements of DLPack type (code {}, {} bits, {} lanes) are not supported; use float32, float16, bfloat16, "
+                              "float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8 or bool",
+                              t.code, t.bits, t.lanes));
+}
+
+Device device_of(std::int32_t type, std::int32_t id, std::string_view name) {
+  switch (type) {
+    case dlpack::kCpu:
+    case dlpack::kCudaHost: return {};
+    case dlpack::kCuda:
+    case dlpack::kCudaManaged: return {DeviceKind::cuda, id};
+    default: bad_value(name, fmt::format("lies on a device of DLPack type {}; supported are the CPU (1) and CUDA (2)", type));
+  }
+}
+
+void set_rank(TensorView& view, std::int64_t rank, std::string_view name) {
+  if (rank > TensorView::kMaxRank) bad_value(name, fmt::format("has {} dimensions; at most {} are supported", rank, TensorView::kMaxRank));
+  view.rank = static_cast<int>(rank);
+}
+
+void set_dense_strides(TensorView& view) {
+  std::int64_t stride = 1;
+  for (int i = view.rank - 1; i >= 0; --i) {
+    view.strides[i] = stride;
+    stride *= std::max<std::int64_t>(view.shape[i], 1);
+  }
+}
+
+TensorView view_of(const dlpack::Tensor& t, std::string_view name) {
+  TensorView view;
+  set_rank(view, t.ndim, name);
+  view.dtype = dtype_of(t.dtype, name);
+  view.device = device_of(t.device_type, t.device_id, name);
+  view.data = static_cast<std::byte*>(t.data) + (t.data == nullptr ? 0 : t.byte_offset);
+  std::copy_n(t.shape, t.ndim, view.shape.begin());
+  if (t.strides != nullptr) {
+    std::copy_n(t.strides, t.ndim, view.strides.begin());
+  } else {
+    set_dense_strides(view);
+  }
+  return view;
+}
+
+const dlpack::Exchange* exchange_of(nb::handle object) {
+  const nb::object capsule = attribute(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))), "__dlpack_c_exchange_api__");
+  if (!capsule.is_valid() || !PyCapsule_CheckExact(capsule.ptr())) return nullptr;
+  auto* table = static_cast<const dlpack::Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (table == nullptr) PyErr_Clear();
+  while (table != nullptr && table->version.major != 1) table = table->previous;
+  return table;
+}
+
+bool from_exchange(Array& out, nb::handle object, std::string_view name) {
+  const dlpack::Exchange* table = exchange_of(object);
+  if (table == nullptr || table->tensor_from_object == nullptr) return false;
+  dlpack::Tensor t{};
+  if (table->tensor_from_object(object.ptr(), &t) != 0) chain(name);
+  out.view = view_of(t, name);
+  out.owner = nb::borrow(object);
+  if (out.view.device.kind == DeviceKind::cuda && table->current_stream != nullptr) {
+    void* current = nullptr;
+    if (table->current_stream(dlpack::kCuda, out.view.device.index, &current) != 0) chain(name);
+    out.stream = current;
+  }
+  return true;
+}
+
+/// NumPy's names of element types; those of ml_dtypes among them.
+bool dtype_of_name(std::string_view text, DType& out) {
+  static constexpr std::pair<std::string_view, DType> kRows[] = {
+      {"float32", DType::f32},
+      {"float16", DType::f16},
+      {"bfloat16", DType::bf16},
+      {"float8_e4m3fn", DType::e4m3},
+      {"float8_e4m3", DType::e4m3},
+      {"float8_e5m2", DType::e5m2},
+      {"int8", DType::i8},
+      {"int32", DType::i32},
+      {"int64", DType::i64},
+      {"uint8", DType::u8},
+      {"bool", DType::u8},
+      {"float8_e8m0fnu", DType::u8},
+      {"float", DType::f32},
+      {"half", DType::f16},
+      {"float4_e2m1fn_x2", DType::u8},
+  };
+  for (const auto& [key, value] : kRows) {
+    if (text == key) {
+      out = value;
+      return true;
+    }
+  }
+  return false;
+}
+
+/// `__array_interface__` and `__cuda_array_interface__` say the same things in the same words.
+bool from_interface(Array& out, nb::handle object, const char* protocol, Device where, std::string_view name, Access access) {
+  const nb::object found = attribute(object, protocol);
+  if (!found.is_valid() || !nb::isinstance<nb::dict>(found)) return false;
+  const auto facts = nb::borrow<nb::dict>(found);
+  const auto data = nb::cast<std::pair<std::uintptr_t, bool>>(facts["data"]);
+  const auto type = nb::cast<std::string>(facts["typestr"]);
+  TensorView& view = out.view;
+  if (data.second && access == Access::write) bad_value(name, "is a read-only array; an output must be writable");
+  // Element types that the protocol has no letter for are in the array's dtype.
+  const nb::object dtype_object = attribute(object, "dtype");
+  const nb::object dtype_name = dtype_object.is_valid() ? attribute(dtype_object, "name") : nb::object();
+  const std::string dtype_text = dtype_name.is_valid() ? nb::cast<std::string>(nb::str(dtype_name)) : type.substr(1);
+  static constexpr std::pair<std::string_view, DType> kLetters[] = {{"f4", DType::f32}, {"f2", DType::f16}, {"i1", DType::i8},
+                                                                    {"i4", DType::i32}, {"i8", DType::i64}, {"u1", DType::u8},
+                                                                    {"b1", DType::u8}};
+  const auto* letter = std::find_if(std::begin(kLetters), std::end(kLetters), [&](const auto& row) { return type.substr(1) == row.first; });
+  if (type[0] == '>') bad_value(name, "has big-endian elements; use the machine's byte order");
+  if (letter != std::end(kLetters)) {
+    view.dtype = letter->second;
+  } else if (!dtype_of_name(dtype_text, view.dtype)) {
+    bad_value(name,
+              fmt::format("has dtype {}; supported are float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8 "
+                          "and bool",
+                          dtype_text));
+  }
+  const auto shape = nb::cast<nb::tuple>(facts["shape"]);
+  set_rank(view, static_cast<std::int64_t>(shape.size()), name);
+  for (int i = 0; i < view.rank; ++i) view.shape[i] = nb::cast<std::int64_t>(shape[i]);
+  const nb::object strides = facts.contains("strides") ? nb::object(facts["strides"]) : nb::none();
+  if (strides.is_none()) {
+    set_dense_strides(view);
+  } else {
+    const std::int64_t size = bytes(view.dtype, 1);
+    for (int i = 0; i < view.rank; ++i) {
+      const auto byte_stride = nb::cast<std::int64_t>(strides[i]);
+      if (byte_stride % size != 0)
+        bad_value(name, fmt::format("has a stride of {} bytes in dimension {}; strides must be multiples of the element's {}", byte_stride,
+                                    i, size));
+      view.strides[i] = byte_stride / size;
+    }
+  }
+  view.data = reinterpret_cast<void*>(data.first);
+  view.device = where;
+  out.owner = nb::borrow(object);
+  if (where.kind == DeviceKind::cuda && facts.contains("stream") && !nb::object(facts["stream"]).is_none())
+    out.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(facts["stream"]));
+  return true;
+}
+
+/// The device that memory behind `__cuda_array_interface__` is on: what the object says, else the first.
+Device cuda_device_of(nb::handle object) {
+  const nb::object owner = attribute(object, "device");
+  if (!owner.is_valid()) return {DeviceKind::cuda, 0};
+  const nb::object id = attribute(owner, "id");
+  int index = 0;
+  if (id.is_valid() && nb::try_cast<int>(id, index)) return {DeviceKind::cuda, index};
+  return {DeviceKind::cuda, 0};
+}
+
+bool from_capsule(Array& out, nb::handle object, std::string_view name, Access access) {
+  const nb::object method = attribute(object, "__dlpack__");
+  if (!method.is_valid()) return false;
+  const auto where = nb::cast<std::pair<int, int>>(object.attr("__dlpack_device__")());
+  nb::dict arguments;
+  arguments["max_version"] = nb::make_tuple(1, 1);
+  // -1: the exporter orders nothing; the caller's stream is the one to work on.
+  if (where.first == dlpack::kCuda) arguments["stream"] = nb::int_(-1);
+  nb::object capsule;
+  try {
+    capsule = method(**arguments);
+  } catch (nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+    PyDict_DelItemString(arguments.ptr(), "max_version");
+    capsule = method(**arguments);
+  }
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+    const auto* managed = static_cast<const dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    if (managed->version.major != 1) bad_value(name, fmt::format("exports DLPack {}; version 1 is supported", managed->version.major));
+    if ((managed->flags & dlpack::kReadOnly) != 0 && access == Access::write)
+      bad_value(name, "is a read-only array; an output must be writable");
+    out.view = view_of(managed->tensor, name);
+  } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+    out.view = view_of(static_cast<const dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor, name);
+  } else {
+    bad_value(name, "has a `__dlpack__` that does not return a DLPack capsule");
+  }
+  out.owner = std::move(capsule);  // not consumed: its own destructor frees it
+  return true;
+}
+
+}  // namespace
+
+Array array(nb::handle object, std::string_view name, Access access) {
+  Array out;
+  if (from_exchange(out, object, name)) return out;
+  if (from_interface(out, object, "__array_interface__", {}, name, access)) return out;
+  if (from_interface(out, object, "__cuda_array_interface__", cuda_device_of(object), name, access)) return out;
+  if (from_capsule(out, object, name, access)) return out;
+  throw nb::type_error(fmt::format("{}: {} is no array; give a torch.Tensor, a numpy.ndarray, or an object with `__dlpack__` or "
+                                   "`__cuda_array_interface__`",
+                                   name, nb::repr(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())))).c_str())
+                           .c_str());
+}
+
+Array optional_array(nb::handle object, std::string_view name, Access access) {
+  return object.is_none() ? Array{} : array(object, name, access);
+}
+
+DType dtype(nb::handle object, std::string_view name) {
+  std::string text;
+  if (nb::isinstance<nb::str>(object)) {
+    text = nb::cast<std::string>(object);
+  } else {
+    // numpy.dtype has a name, numpy.float32 a __name__; str(torch.float32) is "torch.float32".
+    nb::object found = attribute(object, "name");
+    if (!found.is_valid() || !nb::isinstance<nb::str>(found)) found = attribute(object, "__name__");
+    text = nb::cast<std::string>(found.is_valid() && nb::isinstance<nb::str>(found) ? found : nb::object(nb::str(object)));
+  }
+  if (text.starts_with("torch.")) text.erase(0, 6);
+  DType out{};
+  if (dtype_of_name(text, out)) return out;
+  try {
+    return dtype_from_name(text);
+  } catch (const Error& error) {
+    bad_value(name, error.what());
+  }
+}
+
+Device device(nb::handle object) {
+  if (object.is_none()) return {};
+  const auto text = nb::cast<std::string>(nb::str(object));
+  if (text == "cpu") return {};
+  if (text == "cuda") return {DeviceKind::cuda, 0};
+  if (text.starts_with("cuda:") && text.size() > 5 && text.size() < 9 &&
+      std::all_of(text.begin() + 5, text.end(), [](char c) { return c >= '0' && c <= '9'; }))
+    return {DeviceKind::cuda, std::stoi(text.substr(5))};
+  bad_value("device", fmt::format("\"{}\" is unknown; use \"cpu\", \"cuda\" or \"cuda:N\"", text));
+}
+
+void* stream(nb::handle given, const Array& array) {
+  if (given.is_none()) return array.stream.value_or(nullptr);
+  std::uintptr_t handle = 0;
+  if (nb::isinstance<nb::int_>(given)) return reinterpret_cast<void*>(nb::cast<std::uintptr_t>(given));
+  nb::object found = attribute(given, "cuda_stream");
+  if (!found.is_valid()) {
+    // (version, handle)
+    const nb::object protocol = attribute(given, "__cuda_stream__");
+    if (protocol.is_valid()) found = nb::borrow(nb::object(PyCallable_Check(protocol.ptr()) != 0 ? protocol() : protocol)[1]);
+  }
+  if (!found.is_valid() || !nb::try_cast<std::uintptr_t>(found, handle))
+    throw nb::type_error("stream: give an int, or an object with `cuda_stream` or `__cuda_stream__`");
+  return reinterpret_cast<void*>(handle);
+}
+
+}  // namespace girih::python

@@ -1,0 +1,26 @@
+"""What arguments may be, for readers and type checkers."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+__all__ = ["ArrayLike", "DTypeLike", "DeviceLike", "StreamLike", "SupportsDLPack"]
+
+
+@runtime_checkable
+class SupportsDLPack(Protocol):
+    """An array of any library, by the DLPack protocol."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+
+#: torch.Tensor, numpy.ndarray, or anything with `__dlpack__` or `__cuda_array_interface__`.
+ArrayLike: TypeAlias = Any
+#: "bf16", "bfloat16", torch.bfloat16, numpy.float32, ...
+DTypeLike: TypeAlias = Any
+#: "cpu", "cuda", "cuda:1", a torch.device.
+DeviceLike: TypeAlias = Any
+#: A CUstream as an int, or an object with `cuda_stream` or `__cuda_stream__`.
+StreamLike: TypeAlias = Any
