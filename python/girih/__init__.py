@@ -1,13 +1,45 @@
 """Girih: attention for LLM inference over any KV-cache layout, on CPUs and NVIDIA GPUs."""
 
 from ._context import default_context
-from ._girih import Context, CpuInfo, __version__, available_cpu_targets, cpu_info
+from ._girih import (
+    Attention,
+    AttentionCapability,
+    AttentionLimits,
+    AttentionSpec,
+    Context,
+    CpuInfo,
+    DevicePlan,
+    KvStore,
+    Plan,
+    PlanInfo,
+    Schedule,
+    Segment,
+    SegmentData,
+    __version__,
+    attention_capabilities,
+    available_cpu_targets,
+    cpu_info,
+    schedule,
+)
 
 __all__ = [
+    "Attention",
+    "AttentionCapability",
+    "AttentionLimits",
+    "AttentionSpec",
     "Context",
     "CpuInfo",
+    "DevicePlan",
+    "KvStore",
+    "Plan",
+    "PlanInfo",
+    "Schedule",
+    "Segment",
+    "SegmentData",
     "__version__",
+    "attention_capabilities",
     "available_cpu_targets",
     "cpu_info",
     "default_context",
+    "schedule",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-__all__ = ["ArrayLike", "DTypeLike", "DeviceLike", "StreamLike", "SupportsDLPack"]
+__all__ = ["ArrayLike", "DTypeLike", "DeviceLike", "IndicesLike", "Params", "StreamLike", "SupportsDLPack"]
 
 
 @runtime_checkable
@@ -24,3 +25,7 @@ DTypeLike: TypeAlias = Any
 DeviceLike: TypeAlias = Any
 #: A CUstream as an int, or an object with `cuda_stream` or `__cuda_stream__`.
 StreamLike: TypeAlias = Any
+#: An int32 or int64 array in host memory (numpy.ndarray, torch.Tensor on the CPU), or a sequence of ints.
+IndicesLike: TypeAlias = Any
+#: Values of a variant's parameters by name: numbers and arrays.
+Params: TypeAlias = "Mapping[str, float | ArrayLike]"
