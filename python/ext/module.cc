@@ -7,4 +7,5 @@ NB_MODULE(_girih, m) {
   m.attr("__version__") = girih::kVersion;
   girih::python::bind_errors(m);
   girih::python::bind_context(m);
+  girih::python::bind_variant(m);
 }

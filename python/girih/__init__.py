@@ -1,13 +1,80 @@
 """Girih: attention for LLM inference over any KV-cache layout, on CPUs and NVIDIA GPUs."""
 
+from . import variants
 from ._context import default_context
 from ._girih import Context, CpuInfo, __version__, available_cpu_targets, cpu_info
 
+# Expressions: see Expr. `min`, `max` and `abs` are not in __all__, so that `from girih import *` leaves Python's own.
+from ._girih import (
+    ArrayParam,
+    BitsParam,
+    Expr,
+    Rope,
+    Variant,
+    array,
+    bits,
+    cuda_code,
+    dim,
+    exp,
+    kv_head,
+    kv_len,
+    kv_pos,
+    log,
+    mean_square,
+    q_head,
+    q_idx,
+    q_len,
+    q_pos,
+    q_row,
+    request,
+    rsqrt,
+    scalar,
+    score,
+    select,
+    sigmoid,
+    sqrt,
+    tanh,
+    x,
+)
+from ._girih import abs as abs
+from ._girih import max as max
+from ._girih import min as min
+
 __all__ = [
+    "ArrayParam",
+    "BitsParam",
     "Context",
     "CpuInfo",
+    "Expr",
+    "Rope",
+    "Variant",
     "__version__",
+    "array",
     "available_cpu_targets",
+    "bits",
     "cpu_info",
+    "cuda_code",
     "default_context",
+    "dim",
+    "exp",
+    "kv_head",
+    "kv_len",
+    "kv_pos",
+    "log",
+    "mean_square",
+    "q_head",
+    "q_idx",
+    "q_len",
+    "q_pos",
+    "q_row",
+    "request",
+    "rsqrt",
+    "scalar",
+    "score",
+    "select",
+    "sigmoid",
+    "sqrt",
+    "tanh",
+    "variants",
+    "x",
 ]

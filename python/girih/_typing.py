@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-__all__ = ["ArrayLike", "DTypeLike", "DeviceLike", "StreamLike", "SupportsDLPack"]
+if TYPE_CHECKING:
+    from ._girih import Expr
+
+__all__ = ["ArrayLike", "DTypeLike", "DeviceLike", "ExprLike", "StreamLike", "SupportsDLPack"]
 
 
 @runtime_checkable
@@ -24,3 +27,5 @@ DTypeLike: TypeAlias = Any
 DeviceLike: TypeAlias = Any
 #: A CUstream as an int, or an object with `cuda_stream` or `__cuda_stream__`.
 StreamLike: TypeAlias = Any
+#: An expression, or a constant in one: bool, int, float, a scalar of NumPy or PyTorch.
+ExprLike: TypeAlias = "Expr | bool | int | float | Any"
