@@ -7,6 +7,8 @@ NB_MODULE(_girih, m) {
   m.attr("__version__") = girih::kVersion;
   girih::python::bind_errors(m);
   girih::python::bind_context(m);
+  girih::python::bind_variant(m);
+  girih::python::bind_attention(m);
   girih::python::bind_quantize(m);
   girih::python::bind_norm(m);
   girih::python::bind_activation(m);
