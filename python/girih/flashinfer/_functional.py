@@ -10,16 +10,12 @@ import torch
 import girih
 
 from ._kv import NO_SCALES, Scales, is_quantised, ragged_store, run_form
+from ._masks import packed_mask
 from ._planner import Batch, Limits, planner_of_thread
 from ._problem import _FP8, Hooks, Problem, compute_dtype, refuse
 from ._wrapper import check_layout
 
-__all__ = ["packed_mask", "single_attention"]
-
-
-def packed_mask(mask: torch.Tensor) -> torch.Tensor:
-    """Conditions as bits, little-endian, u8 [ceil(n / 8)], on the mask's device."""
-    return girih.packbits(mask.reshape(-1).contiguous(), bit_order="little")
+__all__ = ["single_attention"]
 
 
 def single_attention(
@@ -95,7 +91,7 @@ def single_attention(
         params.update(run_params)
     query = q.to(compute_dtype(q.dtype, o_dtype)) if q.dtype in _FP8 else q
     store = ragged_store(k, v, kv_layout, problem, stored)
-    return planner.ready(form).run(query, girih.SegmentData(store), params=params or None)
+    return planner.ready(form).run(query, store, params=params or None)
 
 
 def _bits(

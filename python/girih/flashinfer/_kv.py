@@ -133,10 +133,7 @@ def _granularity_beside(problem: Problem, stored: Any, layout: str) -> tuple[str
         return "block", k, v
     if not isinstance(stored, (tuple, list)) or len(stored) != 2:
         raise ValueError("kv_cache_sf of an FP8 cache must be a pair (k_sf, v_sf) of float32 tensors, one scale per token and head")
-    k, v = stored
-    if layout == "HND":
-        k, v = k.transpose(-1, -2), v.transpose(-1, -2)
-    return "token_head", k, v
+    return "token_head", stored[0], stored[1]
 
 
 def run_form(

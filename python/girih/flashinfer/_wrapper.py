@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 
-import girih
-
 from ._kv import NO_SCALES, NO_STORE_SCALES, Scales, StoreScales, paged_store, run_form
 from ._planner import Batch, IndexArray, Limits, Planner, host_array
 from ._problem import _FP8, Form, Hooks, Problem, compute_dtype, refuse, torch_dtype
@@ -129,10 +127,11 @@ class AttentionWrapper:
     def _compute(
         self,
         q: torch.Tensor,
-        segments: Any,
+        kv: Any,
         form: Form,
         params: dict[str, Any] | None,
         *,
+        kv_indices: torch.Tensor | None = None,
         problem: Problem | None = None,
         q_rope: torch.Tensor | None = None,
         out: torch.Tensor | None = None,
@@ -142,13 +141,7 @@ class AttentionWrapper:
         attention = self._planner.ready(form, problem)
         if self._run_params:
             params = self._run_params if params is None else {**self._run_params, **params}
-        return attention.run(q, segments, q_rope=q_rope, out=out, lse=lse, params=params)
-
-
-def paged_segment(
-    cache: Any, layout: str, problem: Problem, stored: StoreScales, kv_indices: torch.Tensor
-) -> Any:
-    return girih.SegmentData(paged_store(cache, layout, problem, stored), kv_indices)
+        return attention.run(q, kv, kv_indices=kv_indices, q_rope=q_rope, out=out, lse=lse, params=params)
 
 
 def check_cache_dtype(cache: Any, problem: Problem) -> None:
@@ -204,7 +197,7 @@ __all__ += [
     "fp8_scales",
     "host_array",
     "lse_of",
-    "paged_segment",
+    "paged_store",
     "refuse",
     "run_form",
     "torch_dtype",

@@ -20,7 +20,7 @@ from ._wrapper import (
     check_cache_dtype,
     fp8_scales,
     older_names,
-    paged_segment,
+    paged_store,
     with_scales,
 )
 
@@ -30,8 +30,6 @@ __all__ = [
     "fast_decode_plan",
     "single_decode_with_kv_cache",
     "single_decode_with_kv_cache_with_jit_module",
-    "trtllm_batch_decode_with_kv_cache",
-    "xqa_batch_decode_with_kv_cache",
 ]
 
 
@@ -364,8 +362,8 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
         form, stored, params = run_form(
             problem, "base2" if return_lse else "none", scales, sinks, self.device, self._kv_layout
         )
-        segment = paged_segment(paged_kv_cache, self._kv_layout, problem, stored, self._kv_indices)  # type: ignore[arg-type]
-        return self._compute(self._query(q, problem), segment, form, params, problem=changed, out=out, lse=lse if return_lse else None)
+        store = paged_store(paged_kv_cache, self._kv_layout, problem, stored)
+        return self._compute(self._query(q, problem), store, form, params, kv_indices=self._kv_indices, problem=changed, out=out, lse=lse if return_lse else None)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 

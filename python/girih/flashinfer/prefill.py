@@ -20,7 +20,7 @@ from ._wrapper import (
     fp8_scales,
     lse_of,
     older_names,
-    paged_segment,
+    paged_store,
     with_scales,
 )
 
@@ -30,7 +30,6 @@ __all__ = [
     "single_prefill_with_kv_cache",
     "single_prefill_with_kv_cache_return_lse",
     "single_prefill_with_kv_cache_with_jit_module",
-    "trtllm_batch_context_with_kv_cache",
 ]
 
 
@@ -432,13 +431,15 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
 
         q: [qo_indptr[-1], num_qo_heads, head_dim_qk]; cache and scales as for decode. sinks: f32 [num_qo_heads].
         Returns out [rows, num_qo_heads, head_dim_vo], or (out, lse f32 [rows, num_qo_heads]; lse_layout="HN": [num_qo_heads, rows]).
-        Hints: enable_pdl, use_fp16_softmax, uses_spcompress.
+        Hints: enable_pdl, use_fp16_softmax.
         """
         problem = self._problem
         if problem is None:
             raise RuntimeError(f"{self._name}.run() before plan()")
         if skip_softmax_threshold_scale_factor is not None:
             refuse("run", "skip_softmax_threshold_scale_factor", "leave it out: every key is computed")
+        if uses_spcompress:
+            refuse("run", "uses_spcompress", "leave it out: every key is computed")
         check_lse_layout(lse_layout)
         changed = None
         if window_left is not None and window_left != problem.window_left:
@@ -451,9 +452,9 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
         scales = with_scales(fp8_scales(args, q, self._name), q_scale, k_scale, v_scale, kv_cache_sf)
         kind = lse_of(lse_base) if return_lse else "none"
         form, stored, params = run_form(problem, kind, scales, sinks, self.device, self._kv_layout)
-        segment = paged_segment(paged_kv_cache, self._kv_layout, problem, stored, self._kv_indices)  # type: ignore[arg-type]
+        store = paged_store(paged_kv_cache, self._kv_layout, problem, stored)
         given_lse = lse if return_lse and lse_layout == "NH" else None
-        result = self._compute(self._query(q, problem), segment, form, params, problem=changed, out=out, lse=given_lse)
+        result = self._compute(self._query(q, problem), store, form, params, kv_indices=self._kv_indices, problem=changed, out=out, lse=given_lse)
         return self._finish(result, return_lse, lse, lse_layout)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
@@ -650,9 +651,9 @@ class BatchPrefillWithRaggedKVCacheWrapper(_BatchPrefillWrapper):
         scales: Scales = with_scales(fp8_scales(args, q, self._name), q_scale, k_scale, v_scale, kv_cache_sf)
         kind = lse_of(lse_base) if return_lse else "none"
         form, stored, params = run_form(problem, kind, scales, sinks, self.device)
-        segment = girih.SegmentData(ragged_store(k, v, self._kv_layout, problem, stored))
+        store = ragged_store(k, v, self._kv_layout, problem, stored)
         given_lse = lse if return_lse and lse_layout == "NH" else None
-        result = self._compute(self._query(q, problem), segment, form, params, out=out, lse=given_lse)
+        result = self._compute(self._query(q, problem), store, form, params, out=out, lse=given_lse)
         return self._finish(result, return_lse, lse, lse_layout)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
