@@ -346,7 +346,7 @@ Variant checked(Variant v, const nb::kwargs& given) {
     const auto text = nb::cast<std::string>(key);
     const auto* hook = std::find_if(std::begin(kHooks), std::end(kHooks), [&](const Hook& h) { return text == h.name; });
     if (hook != std::end(kHooks)) {
-      v.*hook->member = value.is_none() ? Expr() : expr(value);
+      v.*hook->member = value.is_none() ? Expr() : hook->member == &Variant::mask ? expr(value) : number_of(expr(value));
     } else if (text == "softmax") {
       if (!nb::isinstance<nb::bool_>(value)) raise_type("softmax: must be True or False");
       v.softmax = nb::cast<bool>(value);

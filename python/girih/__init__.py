@@ -2,17 +2,19 @@
 
 from . import variants
 from ._context import default_context
-from ._girih import Context, CpuInfo, __version__, available_cpu_targets, cpu_info
-
-# Expressions: see Expr. `min`, `max` and `abs` are not in __all__, so that `from girih import *` leaves Python's own.
 from ._girih import (
     ArrayParam,
     BitsParam,
+    Context,
+    CpuInfo,
     Expr,
     Rope,
     Variant,
+    __version__,
     array,
+    available_cpu_targets,
     bits,
+    cpu_info,
     cuda_code,
     dim,
     exp,
@@ -36,17 +38,23 @@ from ._girih import (
     tanh,
     x,
 )
+
+# Not in __all__, so that `from girih import *` leaves Python's own.
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
+from ._variant import Array, Bits, Scalar, variant
 
 __all__ = [
+    "Array",
     "ArrayParam",
+    "Bits",
     "BitsParam",
     "Context",
     "CpuInfo",
     "Expr",
     "Rope",
+    "Scalar",
     "Variant",
     "__version__",
     "array",
@@ -75,6 +83,7 @@ __all__ = [
     "sigmoid",
     "sqrt",
     "tanh",
+    "variant",
     "variants",
     "x",
 ]
