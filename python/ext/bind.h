@@ -19,6 +19,7 @@ void bind_errors(nb::module_& m);
 void bind_context(nb::module_& m);
 void bind_variant(nb::module_& m);
 void bind_show(nb::module_& m);
+void bind_attention(nb::module_& m);
 
 /// Anything that array() takes; how it is called in signatures.
 class ArrayLike : public nb::object {
