@@ -219,6 +219,18 @@ nb::list plan_items(const Plan& plan) {
   return items;
 }
 
+/// (name, first unit, end) of each list of work: on the CPU one for all tiles, on a GPU one a tile class that occurs.
+nb::list plan_lists(const Plan& plan) {
+  const attention::PlanView& view = plan.state().view;
+  nb::list lists;
+  if (view.header == nullptr) return lists;
+  const auto& begin = view.header->class_unit_begin;
+  const bool apart = begin[2] > begin[1];
+  for (int c = 0; c < attention::kNumClasses; ++c)
+    if (begin[c + 1] > begin[c]) lists.append(nb::make_tuple(!apart ? "all" : c == 0 ? "small" : "large", begin[c], begin[c + 1]));
+  return lists;
+}
+
 std::string source(const AttentionSpec& spec, int arch, const std::string& family) {
   const attention::CudaKernels kernels = attention::cuda_kernels_of(spec, cuda::example_device(arch), family);
   std::string text;
@@ -248,6 +260,8 @@ void bind_show(nb::module_& m) {
         "parameters of the mask that have no value; whether the mask differs by head.");
   m.def("plan_items", plan_items, nb::arg("plan"), nb::sig("def plan_items(plan: Plan) -> list[dict[str, typing.Any]]"),
         "The work items of a plan in the order in which their units do them.");
+  m.def("plan_lists", plan_lists, nb::arg("plan"), nb::sig("def plan_lists(plan: Plan) -> list[tuple[str, int, int]]"),
+        "(name, first unit, end of units) of each list that a plan balances by itself: \"all\", or \"small\" and \"large\" tiles.");
   m.def("source", source, nb::arg("spec"), nb::arg("arch") = 90, nb::kw_only(), nb::arg("family") = "",
         nb::sig("def source(spec: AttentionSpec, arch: int = 90, *, family: str = '') -> str"),
         "The CUDA text that is compiled for a spec's kernels on GPUs of a compute capability (90 = 9.0), with its compiler options, as\n"

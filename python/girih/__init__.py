@@ -2,7 +2,6 @@
 
 from . import variants
 from ._context import default_context
-
 from ._girih import (
     ArrayParam,
     Attention,
@@ -48,6 +47,7 @@ from ._girih import (
     score,
     select,
     sigmoid,
+    source,
     sqrt,
     tanh,
     x,
@@ -57,6 +57,7 @@ from ._girih import (
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
+from ._show import Svg, show_plan
 from ._variant import Array, Bits, Scalar, variant
 
 __all__ = [
@@ -80,6 +81,7 @@ __all__ = [
     "Schedule",
     "Segment",
     "SegmentData",
+    "Svg",
     "Variant",
     "__version__",
     "array",
@@ -107,7 +109,9 @@ __all__ = [
     "schedule",
     "score",
     "select",
+    "show_plan",
     "sigmoid",
+    "source",
     "sqrt",
     "tanh",
     "variant",
