@@ -93,6 +93,14 @@ void bind_binary(nb::class_<Expr>& cls, const char* name, const char* reflected,
         nb::arg("other").none(), doc == nullptr ? "" : doc);
 }
 
+/// For type checkers the result is Any: a subclass of object may return nothing else in place of bool.
+template <typename F>
+void bind_equality(nb::class_<Expr>& cls, const char* name, F op, const nb::sig& signature) {
+  cls.def(
+      name, [op](const Expr& a, const ExprLike& b) { return in_python_words([&] { return op(a, expr(b)); }); }, nb::is_operator(),
+      nb::arg("other").none(), signature);
+}
+
 void bind_expr(nb::module_& m) {
   nb::class_<Expr> cls(
       m, "Expr",
@@ -117,8 +125,12 @@ void bind_expr(nb::module_& m) {
   bind_binary(cls, "__le__", nullptr, [](const Expr& a, const Expr& b) { return a <= b; });
   bind_binary(cls, "__gt__", nullptr, [](const Expr& a, const Expr& b) { return a > b; });
   bind_binary(cls, "__ge__", nullptr, [](const Expr& a, const Expr& b) { return a >= b; });
-  bind_binary(cls, "__eq__", nullptr, [](const Expr& a, const Expr& b) { return a == b; });
-  bind_binary(cls, "__ne__", nullptr, [](const Expr& a, const Expr& b) { return a != b; });
+  bind_equality(
+      cls, "__eq__", [](const Expr& a, const Expr& b) { return a == b; },
+      nb::sig("def __eq__(self, other: girih._typing.ExprLike) -> typing.Any"));
+  bind_equality(
+      cls, "__ne__", [](const Expr& a, const Expr& b) { return a != b; },
+      nb::sig("def __ne__(self, other: girih._typing.ExprLike) -> typing.Any"));
   bind_binary(cls, "__and__", "__rand__", [](const Expr& a, const Expr& b) { return a & b; });
   bind_binary(cls, "__or__", "__ror__", [](const Expr& a, const Expr& b) { return a | b; });
   const auto unary = [&](const char* name, Expr (*op)(Expr)) {
@@ -139,7 +151,10 @@ void bind_expr(nb::module_& m) {
   cls.def("__repr__", [](const Expr& self) { return text_of(self); });
   cls.def_prop_ro(
       "type", [](const Expr& self) { return std::string(variant::name(self.type())); }, "\"boolean\", \"integer\" or \"number\"");
-  cls.attr("__hash__") = nb::none();         // == makes an expression
+  // == makes an expression, so no dict could find one.
+  cls.def(
+      "__hash__", [](const Expr&) -> Py_hash_t { raise_type("unhashable type: 'Expr' (== of expressions makes an expression)"); },
+      nb::sig("def __hash__(self) -> typing.NoReturn"));
   cls.attr("__array_ufunc__") = nb::none();  // numpy.float32(2) * e is for Expr to compute
 }
 
