@@ -61,22 +61,29 @@ from ._girih import (
     score,
     select,
     sigmoid,
+    source,
     sqrt,
     tanh,
     variable_block_sparse,
     x,
 )
+
+# Not in __all__, so that `from girih import *` leaves Python's own.
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
+from ._show import Svg, show_plan
+from ._variant import Array, Bits, Scalar, variant
 from ._warmup import warmup
 
 __all__ = [
+    "Array",
     "ArrayParam",
     "Attention",
     "AttentionCapability",
     "AttentionLimits",
     "AttentionSpec",
+    "Bits",
     "BitsParam",
     "BlockSparse",
     "Context",
@@ -87,9 +94,11 @@ __all__ = [
     "Plan",
     "PlanInfo",
     "Rope",
+    "Scalar",
     "Schedule",
     "Segment",
     "SegmentData",
+    "Svg",
     "Variant",
     "__version__",
     "append",
@@ -128,10 +137,13 @@ __all__ = [
     "schedule",
     "score",
     "select",
+    "show_plan",
     "sigmoid",
+    "source",
     "sqrt",
     "tanh",
     "variable_block_sparse",
+    "variant",
     "variants",
     "warmup",
     "x",
