@@ -66,7 +66,7 @@ from .activation import (
 )
 from .norm import layer_norm, rms_norm
 from .quantization import dequantize, packbits, quantize, segment_packbits
-from .rope import Llama31, Yarn, rope, rope_cos_sin, rope_frequencies
+from .rope import Yarn, rope, rope_cos_sin, rope_frequencies
 from .sampling import (
     Sampled,
     Speculated,
@@ -92,7 +92,6 @@ __all__ = [
     "DevicePlan",
     "Expr",
     "KvStore",
-    "Llama31",
     "Plan",
     "PlanInfo",
     "Quantization",
