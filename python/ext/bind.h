@@ -19,6 +19,9 @@ void bind_errors(nb::module_& m);
 void bind_context(nb::module_& m);
 void bind_variant(nb::module_& m);
 void bind_attention(nb::module_& m);
+void bind_merge(nb::module_& m);
+void bind_page(nb::module_& m);
+void bind_info(nb::module_& m);
 void bind_quantize(nb::module_& m);
 void bind_norm(nb::module_& m);
 void bind_activation(nb::module_& m);
@@ -49,6 +52,7 @@ struct Array {
   TensorView view{};
   nb::object owner{};             ///< the object, or the capsule that its memory belongs to
   std::optional<void*> stream{};  ///< CUDA: the stream on which its library works now, where that is known
+  bool read_only = false;
   ArrayLibrary library = ArrayLibrary::other;
 };
 
