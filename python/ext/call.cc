@@ -1,5 +1,6 @@
-// See call.h. Allocation goes through the array library's own functions (tensor.new_empty, numpy.empty), so that what is returned is an
-// ordinary array of it, known to its allocator.
+// See call.h. Allocation goes through the array library's own functions (tensor.new_empty, numpy.empty) rather than the faster DLPack
+// allocator, whose tensors have foreign storage: PyTorch's record_stream() passes over such, and a result that is used on another stream
+// could be reused too early.
 #include "call.h"
 
 #include <fmt/format.h>
@@ -357,29 +358,6 @@ TensorView as_codes(TensorView bytes, DType dtype, std::string_view name, std::i
   for (std::size_t i = 0; i < last; ++i) bytes.strides[i] *= 2;
   bytes.strides[last] = 1;
   return bytes;
-}
-
-HostIndices::HostIndices(nb::handle object, std::string_view name) {
-  if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
-    values_.reserve(static_cast<std::size_t>(PySequence_Size(object.ptr())));
-    for (const nb::handle item : object) values_.push_back(integer(item, name, false));
-    indices_ = Indices(values_);
-    return;
-  }
-  array_ = array(object, name);
-  const TensorView& t = array_.view;
-  const auto refuse = [&](const std::string& what) { throw nb::value_error(fmt::format("{}: {}", name, what).c_str()); };
-  if (t.device.kind != DeviceKind::cpu) refuse("lies on " + girih::name(t.device) + "; it is read on the host, give a CPU array");
-  if (t.rank != 1) refuse(fmt::format("has {} dimensions; must have 1", t.rank));
-  if (t.dtype != DType::i32 && t.dtype != DType::i64) refuse(fmt::format("is {}; must be int32 or int64", girih::name(t.dtype)));
-  if (t.shape[0] > 1 && t.strides[0] != 1) refuse(fmt::format("has stride {}; must be dense", t.strides[0]));
-  is_64_ = t.dtype == DType::i64;
-  const auto size = static_cast<std::size_t>(t.shape[0]);
-  if (is_64_) {
-    indices_ = Indices(std::span(static_cast<const std::int64_t*>(t.data), size));
-  } else {
-    indices_ = Indices(std::span(static_cast<const std::int32_t*>(t.data), size));
-  }
 }
 
 }  // namespace girih::python

@@ -109,18 +109,4 @@ class Call {
 /// A view of 4-bit codes: the last extent counts codes, of which an array of bytes holds two each. `dim`: how many, where that is known.
 TensorView as_codes(TensorView bytes, DType dtype, std::string_view name, std::int64_t dim = -1);
 
-/// Host arrays of indices: an int32 or int64 array on the CPU, or any sequence of ints.
-class HostIndices {
- public:
-  HostIndices(nb::handle object, std::string_view name);
-  Indices indices() const { return indices_; }
-  bool is_64() const { return is_64_; }
-
- private:
-  Array array_{};
-  std::vector<std::int64_t> values_{};
-  bool is_64_ = true;
-  Indices indices_{};
-};
-
 }  // namespace girih::python

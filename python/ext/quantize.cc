@@ -9,6 +9,7 @@
 
 #include "base/math.h"
 #include "call.h"
+#include "indices.h"
 
 namespace girih::python {
 namespace {
@@ -66,12 +67,12 @@ nb::object packbits_(ArrayLike x, std::string_view order, nb::object out, const 
   return result.object;
 }
 
-nb::object segment_packbits_(ArrayLike x, nb::object indptr, std::string_view order, nb::object out, const Context* context,
+nb::object segment_packbits_(ArrayLike x, IndicesLike indptr, std::string_view order, nb::object out, const Context* context,
                              nb::object stream) {
   const BitOrder bit_order = order_from_name(order);
   Call call(x, "x", context, stream);
-  const HostIndices host(indptr, "indptr");
-  const Indices ends = host.indices();
+  const IndexArray host(indptr, "indptr");
+  const Indices& ends = host.view();
   std::int64_t total = 0;
   for (std::int64_t i = 0; i + 1 < ends.size(); ++i) total += ceil_div(std::max<std::int64_t>(ends[i + 1] - ends[i], 0), 8);
   // Ends that go backwards are refused below; until then no more is made than x could need.

@@ -75,7 +75,7 @@ nb::object rope_(nb::object q, nb::object k, ArrayLike cos_sin, nb::object posit
 
 }  // namespace
 
-void bind_rope(nb::module_& m) {
+void bind_rotation(nb::module_& m) {
   m.def("rope", &rope_, nb::arg("q").none(), nb::arg("k").none(), nb::arg("cos_sin"), nb::arg("positions").none(), nb::arg("indptr").none(),
         nb::arg("offsets").none(), nb::arg("rotary_begin"), nb::arg("interleaved"), nb::arg("inplace"), nb::arg("q_out").none(),
         nb::arg("k_out").none(), nb::arg("q_weight").none(), nb::arg("k_weight").none(), nb::arg("eps"), nb::arg("weight_offset"),

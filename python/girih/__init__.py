@@ -1,6 +1,7 @@
 """Girih: attention for LLM inference over any KV-cache layout, on CPUs and NVIDIA GPUs."""
 
 from . import variants
+from ._attention import attention
 from ._context import default_context
 
 # Expressions: see Expr. `min`, `max` and `abs` are not in __all__, so that `from girih import *` leaves Python's own.
@@ -11,6 +12,7 @@ from ._girih import (
     AttentionLimits,
     AttentionSpec,
     BitsParam,
+    BlockSparse,
     Context,
     CpuInfo,
     DevicePlan,
@@ -25,19 +27,29 @@ from ._girih import (
     SegmentData,
     Variant,
     __version__,
+    append,
+    append_planned,
+    append_positions,
     array,
     attention_capabilities,
     available_cpu_targets,
     bits,
+    block_sparse,
+    copy_pages,
     cpu_info,
     cuda_code,
     dim,
     exp,
+    info,
     kv_head,
     kv_len,
+    kv_len_from_last_page,
     kv_pos,
     log,
     mean_square,
+    merge_state,
+    merge_states,
+    merge_states_varlen,
     q_head,
     q_idx,
     q_len,
@@ -50,13 +62,20 @@ from ._girih import (
     score,
     select,
     sigmoid,
+    source,
     sqrt,
     tanh,
+    variable_block_sparse,
     x,
 )
+
+# Not in __all__, so that `from girih import *` leaves Python's own.
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
+from ._show import Svg, show_plan
+from ._variant import Array, Bits, Scalar, variant
+from ._warmup import warmup
 from .activation import (
     activate,
     gelu_and_mul,
@@ -66,7 +85,7 @@ from .activation import (
 )
 from .norm import layer_norm, rms_norm
 from .quantization import dequantize, packbits, quantize, segment_packbits
-from .rope import Llama31, Yarn, rope, rope_cos_sin, rope_frequencies
+from .rope import Yarn, rope, rope_cos_sin, rope_frequencies
 from .sampling import (
     Sampled,
     Speculated,
@@ -81,22 +100,29 @@ from .sampling import (
 )
 
 __all__ = [
+    "Array",
     "ArrayParam",
     "Attention",
     "AttentionCapability",
     "AttentionLimits",
     "AttentionSpec",
+    "Bits",
     "BitsParam",
+    "BlockSparse",
     "Context",
     "CpuInfo",
     "DevicePlan",
     "Expr",
     "KvStore",
-    "Llama31",
     "Plan",
     "PlanInfo",
     "Quantization",
     "Rope",
+    "Scalar",
+    "Schedule",
+    "Segment",
+    "SegmentData",
+    "Svg",
     "Sampled",
     "Schedule",
     "Segment",
@@ -107,11 +133,17 @@ __all__ = [
     "Yarn",
     "__version__",
     "activate",
+    "append",
+    "append_planned",
+    "append_positions",
     "array",
+    "attention",
     "attention_capabilities",
     "available_cpu_targets",
     "bits",
+    "block_sparse",
     "chain_speculative_sample",
+    "copy_pages",
     "cpu_info",
     "cuda_code",
     "default_context",
@@ -120,12 +152,17 @@ __all__ = [
     "exp",
     "gelu_and_mul",
     "gelu_tanh_and_mul",
+    "info",
     "kv_head",
     "kv_len",
+    "kv_len_from_last_page",
     "kv_pos",
     "layer_norm",
     "log",
     "mean_square",
+    "merge_state",
+    "merge_states",
+    "merge_states_varlen",
     "packbits",
     "q_head",
     "q_idx",
@@ -145,7 +182,9 @@ __all__ = [
     "score",
     "segment_packbits",
     "select",
+    "show_plan",
     "sigmoid",
+    "source",
     "silu_and_mul",
     "softmax",
     "sqrt",
@@ -155,6 +194,9 @@ __all__ = [
     "top_k_mask_logits",
     "top_k_renorm_probs",
     "top_p_renorm_probs",
+    "variable_block_sparse",
+    "variant",
     "variants",
+    "warmup",
     "x",
 ]

@@ -262,6 +262,6 @@ def test_bad_bits_write_nothing() -> None:
             girih.segment_packbits(np.ones(8, bool), indptr, out=out)
     with pytest.raises(ValueError, match="indptr: is f32; must be int32 or int64"):
         girih.segment_packbits(np.ones(8, bool), np.ones(2, np.float32), out=out)
-    with pytest.raises(TypeError, match="indptr: must be an int"):
+    with pytest.raises(TypeError, match=r"indptr\[1\] is no integer"):
         girih.segment_packbits(np.ones(8, bool), [0, 1.5], out=out)  # type: ignore[list-item]
     assert (out == 3).all()
