@@ -3,35 +3,30 @@
 from . import variants
 from ._context import default_context
 from ._girih import (
+    ArrayParam,
     Attention,
     AttentionCapability,
     AttentionLimits,
     AttentionSpec,
+    BitsParam,
     Context,
     CpuInfo,
     DevicePlan,
+    Expr,
     KvStore,
     Plan,
     PlanInfo,
+    Rope,
     Schedule,
     Segment,
     SegmentData,
+    Variant,
     __version__,
+    array,
     attention_capabilities,
     available_cpu_targets,
-    cpu_info,
-    schedule,
-)
-
-# Expressions: see Expr. `min`, `max` and `abs` are not in __all__, so that `from girih import *` leaves Python's own.
-from ._girih import (
-    ArrayParam,
-    BitsParam,
-    Expr,
-    Rope,
-    Variant,
-    array,
     bits,
+    cpu_info,
     cuda_code,
     dim,
     exp,
@@ -48,23 +43,31 @@ from ._girih import (
     request,
     rsqrt,
     scalar,
+    schedule,
     score,
     select,
     sigmoid,
+    source,
     sqrt,
     tanh,
     x,
 )
+
+# Not in __all__, so that `from girih import *` leaves Python's own.
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
+from ._show import Svg, show_plan
+from ._variant import Array, Bits, Scalar, variant
 
 __all__ = [
+    "Array",
     "ArrayParam",
     "Attention",
     "AttentionCapability",
     "AttentionLimits",
     "AttentionSpec",
+    "Bits",
     "BitsParam",
     "Context",
     "CpuInfo",
@@ -74,9 +77,11 @@ __all__ = [
     "Plan",
     "PlanInfo",
     "Rope",
+    "Scalar",
     "Schedule",
     "Segment",
     "SegmentData",
+    "Svg",
     "Variant",
     "__version__",
     "array",
@@ -104,9 +109,12 @@ __all__ = [
     "schedule",
     "score",
     "select",
+    "show_plan",
     "sigmoid",
+    "source",
     "sqrt",
     "tanh",
+    "variant",
     "variants",
     "x",
 ]
