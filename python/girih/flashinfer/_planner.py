@@ -17,7 +17,7 @@ import torch
 
 import girih
 
-from ._problem import NO_LSE, Form, Problem, spec_of
+from ._problem import NO_LSE, Form, Problem, spec_of, usual_form
 
 __all__ = ["Batch", "Limits", "Planner", "host_array", "kv_len_of_pages", "planner_of_thread"]
 
@@ -111,8 +111,11 @@ class Planner:
 
     def plan(self, problem: Problem, batch: Batch) -> None:
         """Plans `batch`. Where that fails, the plan before stays."""
-        before = (self.problem, self.batch, self._current)
+        before = (self.problem, self.batch, self._current, self._form)
         self._generation += 1
+        last = self.problem
+        if last is None or last.kv_dtype != problem.kv_dtype or last.hooks is not problem.hooks:
+            self._form = usual_form(problem)
         self.problem, self.batch = problem, batch
         try:
             if self.frozen:
@@ -121,7 +124,7 @@ class Planner:
                         self._plan_entry(entry, batch)
             self._current = self._planned(problem, self._form)
         except BaseException:
-            self.problem, self.batch, self._current = before
+            self.problem, self.batch, self._current, self._form = before
             raise
 
     def ready(self, form: Form, problem: Problem | None = None) -> Any:

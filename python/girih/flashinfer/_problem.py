@@ -14,7 +14,7 @@ import torch
 
 import girih
 
-__all__ = ["Form", "Problem", "alibi_slopes", "data_types", "refuse", "spec_of", "torch_dtype"]
+__all__ = ["Form", "Problem", "alibi_slopes", "data_types", "refuse", "spec_of", "torch_dtype", "usual_form"]
 
 #: Queries of one byte have no kernel: they become 16-bit numbers, which hold each of their values exactly.
 _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -61,7 +61,7 @@ def data_types(
             kv = both
     q_type = torch_dtype("float16" if q is None else q)
     kv_type = q_type if kv is None else torch_dtype(kv)
-    if o is not None:
+    if o is not None and o is not FLOAT16:
         return q_type, kv_type, torch_dtype(o)
     return q_type, kv_type, torch.bfloat16 if q_type in _FP8 else q_type
 
@@ -116,6 +116,15 @@ class Form(NamedTuple):
 
 NO_LSE = Form()
 BASE2_LSE = Form("base2")
+
+
+def usual_form(problem: Problem) -> Form:
+    """The form of a run that gives nothing beyond the cache: what plan() expects before it has seen one."""
+    if problem.kv_dtype == torch.uint8:
+        return Form(k_scale="block", v_scale="block")
+    if problem.kv_dtype in _FP8 or problem.kv_dtype == torch.int8:
+        return Form(k_scale="tensor", v_scale="none" if problem.v_is_k else "tensor")
+    return NO_LSE
 
 
 def alibi_slopes(num_heads: int, device: torch.device) -> torch.Tensor:

@@ -99,6 +99,10 @@ class AttentionWrapper:
             indices = indices.to(self.device, torch.int32, non_blocking=non_blocking)
         return indices if indices.is_contiguous() else indices.contiguous()
 
+    def _final_problem(self, problem: Problem) -> Problem:
+        """The problem that plan() plans: subclasses check it against what they were made for, and change it."""
+        return problem
+
     def _adopted(self, problem: Problem) -> Problem:
         """Makes `problem` the planned one, with the batch as it was planned."""
         planner = self._planner

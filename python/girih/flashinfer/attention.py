@@ -173,18 +173,15 @@ class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper
         )
         self._declared = (q_data_type, kv_data_type, head_dim_qk, head_dim_vo, pos_encoding_mode)
         self._declared_window = window_left
+        self._sm_scale: float | None = None  #: of the last run(), which plan() foresees for the next
 
-    @functools.wraps(BatchPrefillWithPagedKVCacheWrapper.plan)
-    def plan(self, *args: Any, **kwargs: Any) -> None:
-        super().plan(*args, **kwargs)
-        assert self._problem is not None
-        self._problem = self._adopted(_checked_sink_problem(self._problem, self._declared, self._declared_window))
-
-    begin_forward = plan
+    def _final_problem(self, problem: Problem) -> Problem:
+        return _checked_problem(problem, self._declared, self._declared_window, self._sm_scale)
 
     def run(self, q: torch.Tensor, paged_kv_cache: Any, *args: Any, **kwargs: Any) -> Any:
         """See the class; the keyword arguments are those of the paged wrapper."""
         sinks, sm_scale = _sink_arguments(args, self._name)
+        self._sm_scale = sm_scale
         if self._problem is not None and self._problem.sm_scale != sm_scale:
             self._problem = self._adopted(self._problem._replace(sm_scale=sm_scale))
         return super().run(q, paged_kv_cache, sinks=sinks, **kwargs)
@@ -192,13 +189,14 @@ class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
 
-def _checked_sink_problem(problem: Problem, declared: tuple[Any, ...], window_left: int) -> Problem:
+def _checked_problem(problem: Problem, declared: tuple[Any, ...], window_left: int, sm_scale: float | None) -> Problem:
     planned = (problem.q_dtype, problem.kv_dtype, problem.head_dim_qk, problem.head_dim_vo, problem.pos_encoding_mode)
     names = ("q_data_type", "kv_data_type", "head_dim_qk", "head_dim_vo", "pos_encoding_mode")
     for name, has, wants in zip(names, planned, declared, strict=True):
         if has != wants and wants is not None:
             raise ValueError(f"plan(): {name}={has} but this wrapper was made for {wants}; give the same to both")
-    return problem if problem.window_left >= 0 or window_left < 0 else problem._replace(window_left=window_left)
+    left = problem.window_left if problem.window_left >= 0 else window_left
+    return problem._replace(window_left=left, sm_scale=problem.sm_scale if sm_scale is None else sm_scale)
 
 
 class BatchDecodeWithAttentionSinkWrapper(BatchDecodeWithPagedKVCacheWrapper):
@@ -221,20 +219,17 @@ class BatchDecodeWithAttentionSinkWrapper(BatchDecodeWithPagedKVCacheWrapper):
         super().__init__(float_workspace_buffer, kv_layout, use_tensor_cores=True, backend=backend, **kwargs)
         self._declared = (q_data_type, kv_data_type, head_dim_qk, head_dim_vo, "NONE")
         self._declared_window = window_left
+        self._sm_scale: float | None = None  #: of the last run(), which plan() foresees for the next
 
-    @functools.wraps(BatchDecodeWithPagedKVCacheWrapper.plan)
-    def plan(self, *args: Any, **kwargs: Any) -> None:
-        super().plan(*args, **kwargs)
-        assert self._problem is not None
-        if self._problem.pos_encoding_mode != "NONE":
+    def _final_problem(self, problem: Problem) -> Problem:
+        if problem.pos_encoding_mode != "NONE":
             raise NotImplementedError("Attention-sink decode applies no position encoding; pos_encoding_mode must be 'NONE'.")
-        self._problem = self._adopted(_checked_sink_problem(self._problem, self._declared, self._declared_window))
-
-    begin_forward = plan
+        return _checked_problem(problem, self._declared, self._declared_window, self._sm_scale)
 
     def run(self, q: torch.Tensor, paged_kv_cache: Any, *args: Any, **kwargs: Any) -> Any:
         """See the class; the keyword arguments are those of the paged wrapper."""
         sinks, sm_scale = _sink_arguments(args, self._name)
+        self._sm_scale = sm_scale
         if self._problem is not None and self._problem.sm_scale != sm_scale:
             self._problem = self._adopted(self._problem._replace(sm_scale=sm_scale))
         return super().run(q, paged_kv_cache, sinks=sinks, **kwargs)
@@ -296,11 +291,11 @@ class BatchPrefillWithCausalBidirectionalRangesWrapper(BatchPrefillWithPagedKVCa
         if kwargs.get("window_left", -1) >= 0:
             raise ValueError(f"{self._name}.plan(): give causal_window_left and range_window_left to run() in place of window_left")
         super().plan(*args, **kwargs)
-        assert self._problem is not None
-        _checked_sink_problem(self._problem, self._declared, -1)
-        self._problem = self._adopted(self._problem._replace(mask="ranges"))
 
     begin_forward = plan
+
+    def _final_problem(self, problem: Problem) -> Problem:
+        return _checked_problem(problem, self._declared, -1, None)._replace(mask="ranges")
 
     def run(
         self,

@@ -253,6 +253,7 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
         q_len: int,
         non_blocking: bool,
     ) -> None:
+        problem = self._final_problem(problem)
         num_requests = len(last_page_len)
         if seq_lens is None:
             kv_len = kv_len_of_pages(indptr_host, host_array(last_page_len), page_size)

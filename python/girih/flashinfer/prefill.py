@@ -159,6 +159,7 @@ class _BatchPrefillWrapper(AttentionWrapper):
 
     def _adopt_plan(self, problem: Problem, batch: Batch, rows: int) -> None:
         planner = self._planner
+        problem = self._final_problem(problem)
         if self._use_cuda_graph:
             if self._max_total_num_rows is None:
                 self._max_total_num_rows = rows
