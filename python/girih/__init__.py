@@ -1,7 +1,10 @@
 """Girih: attention for LLM inference over any KV-cache layout, on CPUs and NVIDIA GPUs."""
 
 from . import variants
+from ._attention import attention
 from ._context import default_context
+
+# Expressions: see Expr. `min`, `max` and `abs` are not in __all__, so that `from girih import *` leaves Python's own.
 from ._girih import (
     ArrayParam,
     Attention,
@@ -9,6 +12,7 @@ from ._girih import (
     AttentionLimits,
     AttentionSpec,
     BitsParam,
+    BlockSparse,
     Context,
     CpuInfo,
     DevicePlan,
@@ -22,19 +26,29 @@ from ._girih import (
     SegmentData,
     Variant,
     __version__,
+    append,
+    append_planned,
+    append_positions,
     array,
     attention_capabilities,
     available_cpu_targets,
     bits,
+    block_sparse,
+    copy_pages,
     cpu_info,
     cuda_code,
     dim,
     exp,
+    info,
     kv_head,
     kv_len,
+    kv_len_from_last_page,
     kv_pos,
     log,
     mean_square,
+    merge_state,
+    merge_states,
+    merge_states_varlen,
     q_head,
     q_idx,
     q_len,
@@ -50,6 +64,7 @@ from ._girih import (
     source,
     sqrt,
     tanh,
+    variable_block_sparse,
     x,
 )
 
@@ -59,6 +74,7 @@ from ._girih import max as max
 from ._girih import min as min
 from ._show import Svg, show_plan
 from ._variant import Array, Bits, Scalar, variant
+from ._warmup import warmup
 
 __all__ = [
     "Array",
@@ -69,6 +85,7 @@ __all__ = [
     "AttentionSpec",
     "Bits",
     "BitsParam",
+    "BlockSparse",
     "Context",
     "CpuInfo",
     "DevicePlan",
@@ -84,20 +101,31 @@ __all__ = [
     "Svg",
     "Variant",
     "__version__",
+    "append",
+    "append_planned",
+    "append_positions",
     "array",
+    "attention",
     "attention_capabilities",
     "available_cpu_targets",
     "bits",
+    "block_sparse",
+    "copy_pages",
     "cpu_info",
     "cuda_code",
     "default_context",
     "dim",
     "exp",
+    "info",
     "kv_head",
     "kv_len",
+    "kv_len_from_last_page",
     "kv_pos",
     "log",
     "mean_square",
+    "merge_state",
+    "merge_states",
+    "merge_states_varlen",
     "q_head",
     "q_idx",
     "q_len",
@@ -115,6 +143,8 @@ __all__ = [
     "sqrt",
     "tanh",
     "variant",
+    "variable_block_sparse",
     "variants",
+    "warmup",
     "x",
 ]
