@@ -41,7 +41,9 @@ def kv_len_of_pages(kv_indptr: IndexArray, last_page_len: IndexArray, page_size:
     """Keys of each request: (pages - 1) * page_size + last_page_len, 0 for a request without pages."""
     pages = kv_indptr[1:] - kv_indptr[:-1]
     if pages.shape != last_page_len.shape:
-        raise ValueError(f"last_page_len has {last_page_len.size} entries; must have {pages.size} as the page table has requests")
+        raise ValueError(
+            f"last_page_len has {last_page_len.size} entries; must have {pages.size} as the page table has requests"
+        )
     length = (pages - 1) * page_size
     length += last_page_len
     if page_size == 1 or not pages.all():
@@ -62,7 +64,9 @@ class Limits(NamedTuple):
 
     def grown(self, need: Limits) -> Limits:
         """At least `need`, doubling what has to grow."""
-        return Limits(*(have if have >= n else max(2 * have, _power_of_two(n)) for have, n in zip(self, need, strict=True)))
+        return Limits(
+            *(have if have >= n else max(2 * have, _power_of_two(n)) for have, n in zip(self, need, strict=True))
+        )
 
     def holds(self, need: Limits) -> bool:
         return all(have >= n for have, n in zip(self, need, strict=True))
@@ -161,7 +165,9 @@ class Planner:
         return entry
 
     def _plan_entry(self, entry: _Entry, batch: Batch) -> None:
-        entry.attention.plan(batch.qo_indptr, batch.segments, kv_len=batch.kv_len, q_pos=batch.q_pos, params=batch.params)
+        entry.attention.plan(
+            batch.qo_indptr, batch.segments, kv_len=batch.kv_len, q_pos=batch.q_pos, params=batch.params
+        )
         entry.generation = self._generation
 
     def _made(self, problem: Problem, form: Form, batch: Batch, old: _Entry | None) -> _Entry:

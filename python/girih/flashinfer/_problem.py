@@ -51,7 +51,10 @@ def torch_dtype(value: str | torch.dtype) -> torch.dtype:
 
 
 def data_types(
-    q: str | torch.dtype | None, kv: str | torch.dtype | None, o: str | torch.dtype | None, both: str | torch.dtype | None = None
+    q: str | torch.dtype | None,
+    kv: str | torch.dtype | None,
+    o: str | torch.dtype | None,
+    both: str | torch.dtype | None = None,
 ) -> tuple[torch.dtype, torch.dtype, torch.dtype]:
     """The three dtypes of plan(): `both` is the older data_type, which names q and KV where these are left at their defaults."""
     if both is not None:
@@ -148,9 +151,13 @@ def _mask(problem: Problem) -> Any:
     left, right = problem.window_left, problem.window_right
     if problem.mask == "multi_item":
         # A delimiter (position 0) sees the prefix alone; a token of an item sees the prefix and its own item.
-        position = girih.array("token_pos_in_items", "i32", "plan")[girih.q_pos() - _prefix_len() + girih.request() * _items_len()]
+        position = girih.array("token_pos_in_items", "i32", "plan")[
+            girih.q_pos() - _prefix_len() + girih.request() * _items_len()
+        ]
         own = (girih.q_pos() - girih.kv_pos()) < position
-        mask = (girih.kv_pos() <= girih.q_pos()) & ((girih.kv_pos() < _prefix_len()) | (girih.q_pos() < _prefix_len()) | own)
+        mask = (girih.kv_pos() <= girih.q_pos()) & (
+            (girih.kv_pos() < _prefix_len()) | (girih.q_pos() < _prefix_len()) | own
+        )
         return mask & girih.variants.window(left, -1) if left >= 0 else mask
     if problem.mask == "ranges":
         return _ranges_mask()

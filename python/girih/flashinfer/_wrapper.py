@@ -49,7 +49,9 @@ def check_layout(kv_layout: str) -> str:
 
 def check_backend(backend: str) -> str:
     if backend not in BACKENDS:
-        raise ValueError(f"backend={backend!r}; must be one of {', '.join(BACKENDS)} (a hint: Girih has its own kernels)")
+        raise ValueError(
+            f"backend={backend!r}; must be one of {', '.join(BACKENDS)} (a hint: Girih has its own kernels)"
+        )
     return backend
 
 
@@ -59,7 +61,13 @@ class AttentionWrapper:
     #: FlashInfer's names of this wrapper, for messages.
     _name = "wrapper"
 
-    def __init__(self, float_workspace_buffer: torch.Tensor, kv_layout: str = "NHD", use_cuda_graph: bool = False, backend: str = "auto") -> None:
+    def __init__(
+        self,
+        float_workspace_buffer: torch.Tensor,
+        kv_layout: str = "NHD",
+        use_cuda_graph: bool = False,
+        backend: str = "auto",
+    ) -> None:
         check_backend(backend)
         self._kv_layout = check_layout(kv_layout)
         self._float_workspace_buffer = float_workspace_buffer
@@ -83,7 +91,10 @@ class AttentionWrapper:
 
     def reset_workspace_buffer(self, float_workspace_buffer: torch.Tensor, int_workspace_buffer: torch.Tensor) -> None:
         """Takes other buffers. They must be on the wrapper's device; Girih's schedules hold their own workspace and leave these unused."""
-        for name, buffer in (("float_workspace_buffer", float_workspace_buffer), ("int_workspace_buffer", int_workspace_buffer)):
+        for name, buffer in (
+            ("float_workspace_buffer", float_workspace_buffer),
+            ("int_workspace_buffer", int_workspace_buffer),
+        ):
             if buffer.device != self.device:
                 raise ValueError(f"{name} is on {buffer.device}; must be on {self.device} as the wrapper")
         self._float_workspace_buffer = float_workspace_buffer
@@ -182,7 +193,9 @@ def with_scales(scales: Scales, q_scale: Any, k_scale: Any, v_scale: Any, stored
     if q_scale is None and k_scale is None and v_scale is None and stored is None:
         return scales
     if scales is not NO_SCALES:
-        raise TypeError("run(): scales are given both as positional tensors and as q_scale, k_scale, v_scale or kv_cache_sf; give one form")
+        raise TypeError(
+            "run(): scales are given both as positional tensors and as q_scale, k_scale, v_scale or kv_cache_sf; give one form"
+        )
     return Scales(q_scale, k_scale, v_scale, stored)
 
 

@@ -127,7 +127,9 @@ class BatchAttention(AttentionWrapper):
 
 def _sink_arguments(args: tuple[Any, ...], name: str) -> tuple[torch.Tensor, float]:
     if len(args) != 2:
-        raise TypeError(f"{name}.run(q, paged_kv_cache, sink, sm_scale): got {len(args)} arguments after the cache; must have 2")
+        raise TypeError(
+            f"{name}.run(q, paged_kv_cache, sink, sm_scale): got {len(args)} arguments after the cache; must have 2"
+        )
     return args[0], float(args[1])
 
 
@@ -223,7 +225,9 @@ class BatchDecodeWithAttentionSinkWrapper(BatchDecodeWithPagedKVCacheWrapper):
 
     def _final_problem(self, problem: Problem) -> Problem:
         if problem.pos_encoding_mode != "NONE":
-            raise NotImplementedError("Attention-sink decode applies no position encoding; pos_encoding_mode must be 'NONE'.")
+            raise NotImplementedError(
+                "Attention-sink decode applies no position encoding; pos_encoding_mode must be 'NONE'."
+            )
         return _checked_problem(problem, self._declared, self._declared_window, self._sm_scale)
 
     def run(self, q: torch.Tensor, paged_kv_cache: Any, *args: Any, **kwargs: Any) -> Any:
@@ -289,7 +293,9 @@ class BatchPrefillWithCausalBidirectionalRangesWrapper(BatchPrefillWithPagedKVCa
             if kwargs.get(name):
                 raise ValueError(f"{self._name}.plan(): {name} contradicts the mask that this wrapper applies")
         if kwargs.get("window_left", -1) >= 0:
-            raise ValueError(f"{self._name}.plan(): give causal_window_left and range_window_left to run() in place of window_left")
+            raise ValueError(
+                f"{self._name}.plan(): give causal_window_left and range_window_left to run() in place of window_left"
+            )
         super().plan(*args, **kwargs)
 
     begin_forward = plan
@@ -321,7 +327,9 @@ class BatchPrefillWithCausalBidirectionalRangesWrapper(BatchPrefillWithPagedKVCa
                 f"bidirectional_ranges must be contiguous int32 of shape [total_q, 2], got {ranges.dtype} {tuple(ranges.shape)}"
             )
         if ranges.shape[0] != q.shape[0]:
-            raise ValueError(f"bidirectional_ranges must have one row per query token: got {ranges.shape[0]} rows for {q.shape[0]} queries")
+            raise ValueError(
+                f"bidirectional_ranges must have one row per query token: got {ranges.shape[0]} rows for {q.shape[0]} queries"
+            )
         self._run_params = {
             "bidirectional_ranges": ranges.view(-1),
             "causal_window_left": int(causal_window_left),

@@ -96,14 +96,21 @@ class MultiLevelCascadeAttentionWrapper(AttentionWrapper):
         )
         self._level_indices: list[torch.Tensor] = []
         if use_cuda_graph:
-            names = ("qo_indptr_buf_arr", "paged_kv_indptr_buf_arr", "paged_kv_indices_buf_arr", "paged_kv_last_page_len_buf_arr")
+            names = (
+                "qo_indptr_buf_arr",
+                "paged_kv_indptr_buf_arr",
+                "paged_kv_indices_buf_arr",
+                "paged_kv_last_page_len_buf_arr",
+            )
             for name, buffers in zip(names, self._buffers, strict=True):
                 if buffers is None or len(buffers) != self._num_levels:
                     raise ValueError(f"{name} must be a list of num_levels={num_levels} buffers in CUDA graph mode")
 
     def reset_workspace_buffer(self, float_workspace_buffer: torch.Tensor, int_workspace_buffers: Any) -> None:
         """Takes other buffers (one integer buffer per level); as for the other wrappers they stay unused."""
-        buffers = list(int_workspace_buffers) if isinstance(int_workspace_buffers, (list, tuple)) else [int_workspace_buffers]
+        buffers = (
+            list(int_workspace_buffers) if isinstance(int_workspace_buffers, (list, tuple)) else [int_workspace_buffers]
+        )
         for buffer in buffers:
             super().reset_workspace_buffer(float_workspace_buffer, buffer)
 
@@ -131,7 +138,9 @@ class MultiLevelCascadeAttentionWrapper(AttentionWrapper):
         """Plans a batch: per level the query groups (qo_indptr, whose last level are the requests) and their page tables."""
         arrays = (qo_indptr_arr, paged_kv_indptr_arr, paged_kv_indices_arr, paged_kv_last_page_len)
         if any(len(array) != self._num_levels for array in arrays):
-            raise ValueError(f"plan() needs lists of num_levels={self._num_levels} tensors, got {[len(array) for array in arrays]}")
+            raise ValueError(
+                f"plan() needs lists of num_levels={self._num_levels} tensors, got {[len(array) for array in arrays]}"
+            )
         q_type, kv_type, o_type = data_types(q_data_type, kv_data_type, None)
         problem = Problem(
             num_qo_heads,
@@ -230,7 +239,13 @@ class _SharedPrefixWrapper(AttentionWrapper):
         self._planned: tuple[Any, ...] = ()
 
     def _begin(
-        self, rows: IndexArray, indptr: torch.Tensor, indices: torch.Tensor, last: torch.Tensor, page_size: int, problem: Problem
+        self,
+        rows: IndexArray,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
+        last: torch.Tensor,
+        page_size: int,
+        problem: Problem,
     ) -> None:
         table = host_array(indptr)
         kv_len = kv_len_of_pages(table, host_array(last), page_size)
@@ -241,7 +256,9 @@ class _SharedPrefixWrapper(AttentionWrapper):
         self._problem = problem
         self._planned = ()
 
-    def _attend(self, q: torch.Tensor, k_shared: torch.Tensor, v_shared: torch.Tensor, unique: Any, problem: Problem) -> torch.Tensor:
+    def _attend(
+        self, q: torch.Tensor, k_shared: torch.Tensor, v_shared: torch.Tensor, unique: Any, problem: Problem
+    ) -> torch.Tensor:
         prefix = k_shared.shape[0 if self._kv_layout == "NHD" else 1]
         if self._planned != (problem, prefix):
             total, num_requests = int(self._rows[-1]), len(self._rows) - 1
@@ -285,7 +302,9 @@ class BatchDecodeWithSharedPrefixPagedKVCacheWrapper(_SharedPrefixWrapper):
 
     plan = begin_forward
 
-    def forward(self, q: torch.Tensor, k_shared: torch.Tensor, v_shared: torch.Tensor, unique_kv_cache: Any) -> torch.Tensor:
+    def forward(
+        self, q: torch.Tensor, k_shared: torch.Tensor, v_shared: torch.Tensor, unique_kv_cache: Any
+    ) -> torch.Tensor:
         """q [batch, num_qo_heads, head_dim]; k_shared, v_shared [prefix_len, num_kv_heads, head_dim] (NHD) or heads first (HND)."""
         if self._problem is None:
             raise RuntimeError(f"{self._name}.forward() before begin_forward()")
@@ -317,7 +336,9 @@ class BatchPrefillWithSharedPrefixPagedKVCacheWrapper(_SharedPrefixWrapper):
         """Takes the query rows and the page table of the requests' own keys."""
         half = torch.float16
         problem = Problem(num_qo_heads, num_kv_heads, head_dim, head_dim, half, half, half)
-        self._begin(host_array(qo_indptr), paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, page_size, problem)
+        self._begin(
+            host_array(qo_indptr), paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, page_size, problem
+        )
 
     plan = begin_forward
 
@@ -344,7 +365,11 @@ class BatchPrefillWithSharedPrefixPagedKVCacheWrapper(_SharedPrefixWrapper):
             raise RuntimeError(f"{self._name}.forward() before begin_forward()")
         o_type = q.dtype
         problem = self._problem._replace(
-            q_dtype=q.dtype, kv_dtype=k_shared.dtype, o_dtype=o_type, window_right=0 if causal else -1, sm_scale=sm_scale
+            q_dtype=q.dtype,
+            kv_dtype=k_shared.dtype,
+            o_dtype=o_type,
+            window_right=0 if causal else -1,
+            sm_scale=sm_scale,
         )
         return self._attend(q, k_shared, v_shared, unique_kv_cache, problem)
 

@@ -36,7 +36,11 @@ class MLAPlanMetadata(NamedTuple):
 
     @classmethod
     def dense(
-        cls, cum_seq_lens_q: torch.Tensor, block_tables: torch.Tensor, seq_lens: torch.Tensor, max_q_len: int | None = None
+        cls,
+        cum_seq_lens_q: torch.Tensor,
+        block_tables: torch.Tensor,
+        seq_lens: torch.Tensor,
+        max_q_len: int | None = None,
     ) -> MLAPlanMetadata:
         return cls(cum_seq_lens_q=cum_seq_lens_q, block_tables=block_tables, seq_lens=seq_lens, max_q_len=max_q_len)
 
@@ -46,7 +50,9 @@ def _number(value: float, device: torch.device) -> torch.Tensor:
     return torch.full((1,), value, dtype=torch.float32, device=device)
 
 
-def _split(pair: Any, first: Any, second: Any, width: int, names: tuple[str, str, str]) -> tuple[torch.Tensor, torch.Tensor]:
+def _split(
+    pair: Any, first: Any, second: Any, width: int, names: tuple[str, str, str]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The two parts of a query or cache: a pair, a packed tensor, or the older two arguments."""
     if pair is None:
         if first is None or second is None:
@@ -79,7 +85,12 @@ class BatchMLAPagedAttentionWrapper(AttentionWrapper):
         self._problem: Problem | None = None
         self._use_sinks = False
         self._lse_mode = "none"
-        self._buffers = {"qo_indptr": qo_indptr, "kv_indptr": kv_indptr, "kv_indices": kv_indices, "kv_len_arr": kv_len_arr}
+        self._buffers = {
+            "qo_indptr": qo_indptr,
+            "kv_indptr": kv_indptr,
+            "kv_indices": kv_indices,
+            "kv_len_arr": kv_len_arr,
+        }
         if use_cuda_graph:
             for name, buffer in self._buffers.items():
                 if not torch.is_tensor(buffer):
@@ -145,7 +156,9 @@ class BatchMLAPagedAttentionWrapper(AttentionWrapper):
         if skip_softmax:
             refuse("BatchMLAPagedAttentionWrapper.plan", "skip_softmax", "leave it out: every key is computed")
         if output_scale != "none":
-            refuse("BatchMLAPagedAttentionWrapper.plan", f"output_scale={output_scale!r}", "quantise the output afterwards")
+            refuse(
+                "BatchMLAPagedAttentionWrapper.plan", f"output_scale={output_scale!r}", "quantise the output afterwards"
+            )
         if scale_mode not in ("default", "kv-per-tensor"):
             refuse("BatchMLAPagedAttentionWrapper.plan", f"scale_mode={scale_mode!r}", "fold bmm1_scale into sm_scale")
         if lse_mode not in ("none", "base2", "basee"):
@@ -174,14 +187,22 @@ class BatchMLAPagedAttentionWrapper(AttentionWrapper):
             segment = girih.Segment(table_stride=block_tables.shape[1], kv_len=kv_len, page_size=page_size)
             self._plan(problem, rows, kv_len, segment, page_size, block_tables.reshape(-1))
         else:
-            raise TypeError("plan() requires qo_indptr, kv_indptr, kv_indices and kv_len_arr, or cum_seq_lens_q, block_tables and seq_lens")
+            raise TypeError(
+                "plan() requires qo_indptr, kv_indptr, kv_indices and kv_len_arr, or cum_seq_lens_q, block_tables and seq_lens"
+            )
         self._use_sinks = use_sinks
         self._lse_mode = lse_mode
 
     begin_forward = plan
 
     def _plan(
-        self, problem: Problem, rows: IndexArray, kv_len: IndexArray, segment: Any, page_size: int, indices: torch.Tensor
+        self,
+        problem: Problem,
+        rows: IndexArray,
+        kv_len: IndexArray,
+        segment: Any,
+        page_size: int,
+        indices: torch.Tensor,
     ) -> None:
         num_requests = len(kv_len)
         need = Limits(
@@ -254,18 +275,28 @@ class BatchMLAPagedAttentionWrapper(AttentionWrapper):
         if o_scale is not None:
             refuse("BatchMLAPagedAttentionWrapper.run", "o_scale", "quantise the output afterwards")
         if bmm1_scale is not None or bmm2_scale is not None:
-            refuse("BatchMLAPagedAttentionWrapper.run", "bmm1_scale/bmm2_scale", "fold them into sm_scale and ckv_scale")
+            refuse(
+                "BatchMLAPagedAttentionWrapper.run", "bmm1_scale/bmm2_scale", "fold them into sm_scale and ckv_scale"
+            )
         if problem is None or kv_len is not None or page_table is not None:
-            refuse("BatchMLAPagedAttentionWrapper.run", "kv_len/page_table without plan()", "call plan(cum_seq_lens_q=, block_tables=, seq_lens=)")
+            refuse(
+                "BatchMLAPagedAttentionWrapper.run",
+                "kv_len/page_table without plan()",
+                "call plan(cum_seq_lens_q=, block_tables=, seq_lens=)",
+            )
         if (sinks is not None) != self._use_sinks and self._use_sinks:
             raise ValueError("plan(use_sinks=True) was called; run() needs sinks")
         if return_lse and self._lse_mode != "none" and (self._lse_mode == "basee") != return_lse_base_on_e:
-            raise ValueError(f"plan(lse_mode={self._lse_mode!r}) and run(return_lse_base_on_e={return_lse_base_on_e}) differ")
+            raise ValueError(
+                f"plan(lse_mode={self._lse_mode!r}) and run(return_lse_base_on_e={return_lse_base_on_e}) differ"
+            )
         width = problem.head_dim_vo
         q_nope, q_pe = _split(query, q_nope, q_pe, width, ("query", "q_nope", "q_pe"))
         ckv, kpe = _split(kv_cache, ckv_cache, kpe_cache, width, ("kv_cache", "ckv_cache", "kpe_cache"))
         if ckv.dtype != problem.kv_dtype:
-            raise ValueError(f"The dtype of ckv_cache {ckv.dtype} does not match the kv_data_type {problem.kv_dtype} of plan()")
+            raise ValueError(
+                f"The dtype of ckv_cache {ckv.dtype} does not match the kv_data_type {problem.kv_dtype} of plan()"
+            )
         scales: dict[str, Any] = {}
         granularity = "none"
         if problem.kv_dtype in _FP8:
@@ -273,7 +304,11 @@ class BatchMLAPagedAttentionWrapper(AttentionWrapper):
             ckv_number = 1.0 if ckv_scale is None else float(ckv_scale)
             if ckv_scale_arr is not None:
                 if ckv_scale_arr.numel() != 1:
-                    refuse("BatchMLAPagedAttentionWrapper.run", "ckv_scale_arr of more than one entry", "give one scale for the tensor")
+                    refuse(
+                        "BatchMLAPagedAttentionWrapper.run",
+                        "ckv_scale_arr of more than one entry",
+                        "give one scale for the tensor",
+                    )
                 scales["k_scale"] = ckv_scale_arr.reshape(1).float()
             else:
                 scales["k_scale"] = _number(ckv_number, self.device)
@@ -350,7 +385,11 @@ class BatchDecodeMlaWithPagedKVCacheWrapper(AttentionWrapper):
     ) -> None:
         """Plans a batch of one query row per request; data_type is that of the cache, q_data_type (else the same) that of q."""
         if rope_scale is not None or rope_theta is not None:
-            refuse("BatchDecodeMlaWithPagedKVCacheWrapper.plan", "rope_scale/rope_theta", "rotate q_pe and the cache's kpe beforehand")
+            refuse(
+                "BatchDecodeMlaWithPagedKVCacheWrapper.plan",
+                "rope_scale/rope_theta",
+                "rotate q_pe and the cache's kpe beforehand",
+            )
         table = host_array(indptr)
         kv_len = kv_len_of_pages(table, host_array(last_page_len), page_size)
         inner = self._inner
@@ -396,7 +435,11 @@ class BatchDecodeMlaWithPagedKVCacheWrapper(AttentionWrapper):
         """As BatchMLAPagedAttentionWrapper.run()."""
         for name, value in (("q_scale", q_scale), ("k_scale", k_scale), ("v_scale", v_scale)):
             if value is not None and value != 1.0:
-                refuse("BatchDecodeMlaWithPagedKVCacheWrapper.run", name, "use BatchMLAPagedAttentionWrapper with ckv_scale and kpe_scale")
+                refuse(
+                    "BatchDecodeMlaWithPagedKVCacheWrapper.run",
+                    name,
+                    "use BatchMLAPagedAttentionWrapper with ckv_scale and kpe_scale",
+                )
         return self._inner.run(q_nope, q_pe, paged_ckv_cache, paged_kpe_cache, out=out, lse=lse, return_lse=return_lse)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)

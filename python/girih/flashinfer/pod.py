@@ -136,9 +136,17 @@ class PODWithPagedKVCacheWrapper(AttentionWrapper):
         asked for is a pair (out, lse).
         """
         if args:
-            refuse("PODWithPagedKVCacheWrapper.run", "arguments of a jit_args variant", "use a decode and a prefill wrapper")
+            refuse(
+                "PODWithPagedKVCacheWrapper.run",
+                "arguments of a jit_args variant",
+                "use a decode and a prefill wrapper",
+            )
         if custom_mask_d is not None or packed_custom_mask_d is not None:
-            refuse("PODWithPagedKVCacheWrapper.run", "custom_mask_d", "use BatchPODWithPagedKVCacheWrapper, or a prefill wrapper")
+            refuse(
+                "PODWithPagedKVCacheWrapper.run",
+                "custom_mask_d",
+                "use BatchPODWithPagedKVCacheWrapper, or a prefill wrapper",
+            )
         if kv_layout_d != "NHD" and kv_layout_d != self._kv_layout:
             raise ValueError(f"kv_layout_d={kv_layout_d}; the wrapper was made for {self._kv_layout}")
         decode = self._decode
@@ -228,7 +236,10 @@ class BatchPODWithPagedKVCacheWrapper(AttentionWrapper):
         dims = (num_qo_heads, num_kv_heads, head_dim, page_size)
         self._decode.plan(qo_indptr_d, kv_indptr_d, kv_indices_d, last_page_len_d, *dims, **shared)
         self._prefill.plan(qo_indptr_p, kv_indptr_p, kv_indices_p, last_page_len_p, *dims, **shared)
-        self._prefill_plan = {"args": (qo_indptr_p, kv_indptr_p, kv_indices_p, last_page_len_p, *dims), "shared": shared}
+        self._prefill_plan = {
+            "args": (qo_indptr_p, kv_indptr_p, kv_indices_p, last_page_len_p, *dims),
+            "shared": shared,
+        }
 
     begin_forward = plan
 

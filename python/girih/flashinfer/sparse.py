@@ -21,7 +21,17 @@ from ._wrapper import AttentionWrapper, older_names, with_scales
 
 __all__ = ["BlockSparseAttentionWrapper", "VariableBlockSparseAttentionWrapper", "convert_bsr_mask_layout"]
 
-_OTHER_ENGINES = "block_mask", "kv_block_lens", "q2k_indices", "q2k_num", "kv_splits", "use_clc", "q_scale", "k_scale", "v_scale"
+_OTHER_ENGINES = (
+    "block_mask",
+    "kv_block_lens",
+    "q2k_indices",
+    "q2k_num",
+    "kv_splits",
+    "use_clc",
+    "q_scale",
+    "k_scale",
+    "v_scale",
+)
 
 
 def convert_bsr_mask_layout(mask: torch.Tensor, indptr: torch.Tensor) -> torch.Tensor:
@@ -47,15 +57,23 @@ class _SparseWrapper(AttentionWrapper):
 
     def _plan_pattern(self, problem: Problem, pattern: Any, rows: int, cols: int, num_groups: int) -> None:
         need = Limits(rows, 1, cols, rows, max(1, num_groups))
-        batch = Batch(np.array([0, rows], np.int64), (pattern.segment,), need, kv_len=np.array([cols], np.int64))
+        batch = Batch(np.array([0, rows], np.int64), (pattern.segment(),), need, kv_len=np.array([cols], np.int64))
         self._planner.plan(problem, batch)
         self._problem = problem
         self._page_size = int(pattern.page_size)
-        self._kv_indices = torch.from_numpy(np.asarray(pattern.kv_indices)).to(self.device)
-        self._page_pos = torch.from_numpy(np.asarray(pattern.page_pos)).to(self.device)
+        self._kv_indices = torch.from_numpy(np.array(pattern.kv_indices)).to(self.device)
+        self._page_pos = torch.from_numpy(np.array(pattern.page_pos)).to(self.device)
 
     def _attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: str, scales: Any, out: Any, lse: Any, return_lse: bool
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layout: str,
+        scales: Any,
+        out: Any,
+        lse: Any,
+        return_lse: bool,
     ) -> Any:
         problem = self._problem
         if problem is None:
@@ -121,11 +139,17 @@ class BlockSparseAttentionWrapper(_SparseWrapper):
         values = (block_mask, kv_block_lens, q2k_indices, q2k_num, kv_splits, use_clc, q_scale, k_scale, v_scale)
         for name, value in zip(_OTHER_ENGINES, values, strict=True):
             if value is not None:
-                refuse("BlockSparseAttentionWrapper.plan", name, "give indptr and indices, or use VariableBlockSparseAttentionWrapper")
+                refuse(
+                    "BlockSparseAttentionWrapper.plan",
+                    name,
+                    "give indptr and indices, or use VariableBlockSparseAttentionWrapper",
+                )
         if indptr is None or indices is None:
             raise ValueError("indptr and indices are required")
         q_type, kv_type, o_type = data_types(q_data_type, kv_data_type, o_data_type)
-        borders, columns = _sorted_pattern(host_array(indptr), host_array(indices), mask is None and packed_mask is None)
+        borders, columns = _sorted_pattern(
+            host_array(indptr), host_array(indices), mask is None and packed_mask is None
+        )
         if len(borders) != -(-M // R) + 1:
             raise ValueError(f"indptr has {len(borders)} entries; must have {-(-M // R) + 1} (ceil(M / R) + 1)")
         if columns.size and int(columns.max()) * C >= N:
@@ -170,7 +194,11 @@ class BlockSparseAttentionWrapper(_SparseWrapper):
         """With bits inside the blocks each block row is a request over its own blocks, whose bits are one dense table."""
         rows, cols, block_rows, block_cols = extents
         if problem.pos_encoding_mode != "NONE":
-            refuse("BlockSparseAttentionWrapper.plan", "pos_encoding_mode with a mask", "use a custom_mask of a prefill wrapper")
+            refuse(
+                "BlockSparseAttentionWrapper.plan",
+                "pos_encoding_mode with a mask",
+                "use a custom_mask of a prefill wrapper",
+            )
         if cols % block_cols != 0:
             raise ValueError(f"N={cols} must be a multiple of C={block_cols} where a mask is given")
         qo_indptr = np.minimum(np.arange(len(borders), dtype=np.int64) * block_rows, rows)
@@ -209,7 +237,9 @@ class BlockSparseAttentionWrapper(_SparseWrapper):
         self._change(pos_encoding_mode, logits_soft_cap, sm_scale, rope_scale, rope_theta)
         return self.run(q, k, v, scale_q, scale_k, scale_v)
 
-    def _change(self, pos_encoding_mode: str, cap: float | None, sm_scale: float | None, rope_scale: Any, rope_theta: Any) -> None:
+    def _change(
+        self, pos_encoding_mode: str, cap: float | None, sm_scale: float | None, rope_scale: Any, rope_theta: Any
+    ) -> None:
         if self._problem is None:
             raise RuntimeError(f"{self._name}.forward() before plan()")
         self._problem = self._adopted(
@@ -286,7 +316,9 @@ class VariableBlockSparseAttentionWrapper(_SparseWrapper):
             if value is not None:
                 refuse("VariableBlockSparseAttentionWrapper.plan", name, "dequantise the tensors")
         if block_mask_map.dim() != 3 or block_mask_map.shape[0] != num_kv_heads:
-            raise ValueError(f"block_mask_map has shape {tuple(block_mask_map.shape)}; must be [num_kv_heads={num_kv_heads}, MB, NB]")
+            raise ValueError(
+                f"block_mask_map has shape {tuple(block_mask_map.shape)}; must be [num_kv_heads={num_kv_heads}, MB, NB]"
+            )
         q_type, kv_type, o_type = data_types(q_data_type, kv_data_type, None)
         problem = Problem(
             num_qo_heads,
@@ -307,7 +339,9 @@ class VariableBlockSparseAttentionWrapper(_SparseWrapper):
         )
         row_sizes, col_sizes = host_array(block_row_sz), host_array(block_col_sz)
         blocks = (block_mask_map != 0).to("cpu", torch.uint8).contiguous().numpy()
-        pattern = girih.variable_block_sparse(row_sizes.reshape(-1), col_sizes.reshape(-1), blocks.reshape(-1), num_heads=num_kv_heads)
+        pattern = girih.variable_block_sparse(
+            row_sizes.reshape(-1), col_sizes.reshape(-1), blocks.reshape(-1), num_heads=num_kv_heads
+        )
         rows, cols = int(row_sizes[0].sum()), int(col_sizes[0].sum())
         self._plan_pattern(problem, pattern, rows, cols, len(np.asarray(pattern.qo_indptr)) - 1)
 
@@ -343,9 +377,7 @@ class VariableBlockSparseAttentionWrapper(_SparseWrapper):
         (out, lse [num_qo_heads, qo_len]); given tensors have these shapes and are what is returned."""
         if out is None:
             out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        result = self._attend(
-            q.transpose(0, 1), k, v, "HND", NO_SCALES, out.transpose(0, 1), None, return_lse
-        )
+        result = self._attend(q.transpose(0, 1), k, v, "HND", NO_SCALES, out.transpose(0, 1), None, return_lse)
         if not return_lse:
             return out
         by_head = result[1].t()

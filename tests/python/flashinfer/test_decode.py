@@ -210,7 +210,11 @@ def test_sinks() -> None:
 def test_graph_wrapper_keeps_its_buffers() -> None:
     large = paged_batch([1] * 3, [40, 64, 7])
     small = paged_batch([1] * 3, [5, 1, 18], seed=3)
-    buffers = (torch.zeros(4, dtype=torch.int32), torch.full((16,), -1, dtype=torch.int32), torch.zeros(3, dtype=torch.int32))
+    buffers = (
+        torch.zeros(4, dtype=torch.int32),
+        torch.full((16,), -1, dtype=torch.int32),
+        torch.zeros(3, dtype=torch.int32),
+    )
     wrapper = decode.CUDAGraphBatchDecodeWithPagedKVCacheWrapper(workspace(), *buffers)
     assert wrapper.is_cuda_graph_enabled
     for batch in (small, large, small):
@@ -236,7 +240,16 @@ def test_fast_decode_plan() -> None:
     batch = paged_batch([1] * 3, [40, 64, 7])
     wrapper = decode.BatchDecodeWithPagedKVCacheWrapper(workspace())
     decode.fast_decode_plan(
-        wrapper, batch.indptr, batch.indices, batch.last, 4, 2, 64, 16, data_type="float16", global_override_indptr_cpu=batch.indptr
+        wrapper,
+        batch.indptr,
+        batch.indices,
+        batch.last,
+        4,
+        2,
+        64,
+        16,
+        data_type="float16",
+        global_override_indptr_cpu=batch.indptr,
     )
     q = queries(batch, 4)
     check(wrapper.run(q, batch.cache)[2:3], attend(q[2:3], *batch.keys(2))[0])

@@ -20,7 +20,16 @@ def planned(batch: PagedBatch, heads: int, *, head_dim_vo: int | None = None, **
     wrapper = prefill.BatchPrefillWithPagedKVCacheWrapper(workspace(), batch.layout)
     kv_heads, dim = batch.k.shape[2 if batch.layout == "NHD" else 1], batch.k.shape[3]
     wrapper.plan(
-        batch.qo_indptr, batch.indptr, batch.indices, batch.last, heads, kv_heads, dim, batch.page_size, head_dim_vo, **options
+        batch.qo_indptr,
+        batch.indptr,
+        batch.indices,
+        batch.last,
+        heads,
+        kv_heads,
+        dim,
+        batch.page_size,
+        head_dim_vo,
+        **options,
     )
     return wrapper
 
@@ -130,7 +139,9 @@ def test_paged_with_other_head_dim_of_values() -> None:
 def test_paged_masks(as_bits: bool, window_left: int) -> None:
     batch = paged_batch(Q_LENS, KV_LENS)
     masks = masks_of(batch)
-    given = {"packed_custom_mask": packed(masks)} if as_bits else {"custom_mask": torch.cat([m.reshape(-1) for m in masks])}
+    given = (
+        {"packed_custom_mask": packed(masks)} if as_bits else {"custom_mask": torch.cat([m.reshape(-1) for m in masks])}
+    )
     wrapper = planned(batch, 4, causal=True, window_left=window_left, **given)
     q = queries(batch, 4)
     out, lse = wrapper.run(q, batch.cache, return_lse=True)
@@ -177,7 +188,9 @@ def test_ragged_scales_and_host_copies() -> None:
     batch = paged_batch([4, 6], [9, 14])
     k, v, indptr = ragged_keys(batch)
     wrapper = prefill.BatchPrefillWithRaggedKVCacheWrapper(workspace())
-    wrapper.plan(batch.qo_indptr, indptr, 4, 2, 64, qo_indptr_cpu=batch.qo_indptr, kv_indptr_cpu=indptr, v_indptr=indptr)
+    wrapper.plan(
+        batch.qo_indptr, indptr, 4, 2, 64, qo_indptr_cpu=batch.qo_indptr, kv_indptr_cpu=indptr, v_indptr=indptr
+    )
     q = queries(batch, 4)
     out = wrapper.run(q, k, v, q_scale=0.5, k_scale=0.25, v_scale=4.0, o_scale=2.0)
     rows = batch.rows(1)
@@ -277,7 +290,7 @@ def test_older_forward_and_names() -> None:
     out, lse = wrapper.forward_return_lse(q, batch.cache, causal=False, logits_soft_cap=5.0)
     check((out[rows], lse[rows]), attend(q[rows], *batch.keys(1), cap=5.0))
     with pytest.raises(TypeError, match="older name"):
-        prefill.BatchPrefillWithPagedKVCacheWrapper(workspace(), workspace_buffer=workspace())
+        prefill.BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer=workspace(), workspace_buffer=workspace())
 
 
 def test_packed_queries_and_unequal_strides() -> None:
