@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ._kv import NO_SCALES, NO_STORE_SCALES, Scales, StoreScales, paged_store, run_form
+from ._kv import NO_SCALES, NO_STORE_SCALES, Scales, paged_store, run_form
 from ._planner import Batch, IndexArray, Limits, Planner, host_array
 from ._problem import _FP8, Form, Hooks, Problem, compute_dtype, refuse, torch_dtype
 
@@ -201,12 +201,12 @@ def with_scales(scales: Scales, q_scale: Any, k_scale: Any, v_scale: Any, stored
 
 __all__ += [
     "BACKENDS",
+    "NO_SCALES",
+    "NO_STORE_SCALES",
     "Batch",
     "Form",
     "IndexArray",
     "Limits",
-    "NO_SCALES",
-    "NO_STORE_SCALES",
     "Problem",
     "check_backend",
     "check_cache_dtype",

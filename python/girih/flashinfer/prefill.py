@@ -14,7 +14,7 @@ from ._kv import Scales, ragged_store, run_form
 from ._masks import MaskBuffers, multi_item_params
 from ._paged_call import PagedCall, paged_attention, refuse_all, rows_of
 from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages
-from ._problem import FLOAT16, Problem, data_types, refuse
+from ._problem import Problem, data_types, refuse
 from ._wrapper import (
     AttentionWrapper,
     check_cache_dtype,

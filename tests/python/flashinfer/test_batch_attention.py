@@ -8,9 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import girih.flashinfer.attention as attention  # noqa: E402
-import girih.flashinfer.pod as pod  # noqa: E402
-from attention_reference import attend, check, paged_batch, queries, workspace  # noqa: E402
+from attention_reference import attend, check, paged_batch, queries, workspace
+from girih.flashinfer import (
+    attention,
+    pod,
+)
 
 
 @pytest.mark.parametrize("causal", [False, True])

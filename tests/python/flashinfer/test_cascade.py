@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import girih.flashinfer.cascade as cascade  # noqa: E402
-from attention_reference import attend, check, workspace  # noqa: E402
+from attention_reference import attend, check, workspace
+from girih.flashinfer import cascade
 
 
 def state(n: int, *shape: int, seed: int) -> tuple[Any, Any]:

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import girih.flashinfer.decode as decode  # noqa: E402
-from attention_reference import attend, check, paged_batch, queries, workspace  # noqa: E402
+from attention_reference import attend, check, paged_batch, queries, workspace
+from girih.flashinfer import decode
 
 KV_LENS = [3, 16, 17, 100, 1]
 

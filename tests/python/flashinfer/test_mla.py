@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import girih.flashinfer.mla as mla  # noqa: E402
-from attention_reference import attend, check, workspace  # noqa: E402
+from attention_reference import attend, check, workspace
+from girih.flashinfer import mla
 
 CKV, KPE, HEADS, SCALE = 64, 16, 4, 1 / math.sqrt(48)
 

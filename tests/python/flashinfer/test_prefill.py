@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import girih.flashinfer.prefill as prefill  # noqa: E402
-from attention_reference import PagedBatch, attend, check, paged_batch, queries, workspace  # noqa: E402
+from attention_reference import PagedBatch, attend, check, paged_batch, queries, workspace
+from girih.flashinfer import prefill
 
 Q_LENS, KV_LENS = [2, 10, 17, 5, 1], [3, 16, 17, 100, 1]
 

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import girih.flashinfer.sparse as sparse  # noqa: E402
-from attention_reference import attend, check, workspace  # noqa: E402
+from attention_reference import attend, check, workspace
+from girih.flashinfer import sparse
 
 
 def bsr(blocks: Any) -> tuple[Any, Any]:
