@@ -19,6 +19,7 @@ _SANS = "Helvetica, Arial, 'DejaVu Sans', sans-serif"
 _MONO = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 _NEVER, _ALWAYS, _DEPENDS = 0, 1, 2
+_UNKNOWN, _HIDDEN = 3, 4  # of single keys, beside the class of their tile
 _CLASS_NAMES = ("never", "always", "depends")
 _CLASS_FILLS = ("#f3f4f6", "#cfe0fb", "#fde0bd")
 _CLASS_INKS = ("#c3c8d0", "#3a67ad", "#b06a1a")
@@ -122,13 +123,13 @@ def _default_tile(extent: int) -> int:
         tile //= 2
     while extent > 48 * tile:
         tile *= 2
-    return tile
+    return min(tile, extent)
 
 
 class _MaskFigure:
     """The picture of one mask: geometry, then the layers from the ground up."""
 
-    left, top = 74, 112
+    left, top = 74, 130
 
     def __init__(
         self,
@@ -163,15 +164,18 @@ class _MaskFigure:
 
     def draw(self) -> Svg:
         self.draw_tiles()
-        self.draw_grid()
         if self.cells is not None:
             self.draw_cells(self.cells)
+        self.draw_grid()
         c = self.canvas
         c.path(self.box(0, 0, self.width, self.height), stroke=LINE, width=1.2)
         self.draw_axes()
         self.draw_title()
         bottom = self.draw_legend(self.top + self.height + 26)
-        return c.svg(max(self.left + self.width + 24, 560), bottom + 10)
+        return c.svg(self.canvas_width(), bottom + 10)
+
+    def canvas_width(self) -> float:
+        return max(self.left + self.width + 24, 560)
 
     def box(self, x: float, y: float, w: float, h: float) -> str:
         return f"M{self.left + x:.6g} {self.top + y:.6g}h{w:.6g}v{h:.6g}h{-w:.6g}z"
@@ -217,23 +221,33 @@ class _MaskFigure:
         self.canvas.path(lines, stroke=LINE if wide else "#ffffff", width=0.9 if wide else 0.8)
 
     def draw_cells(self, cells: bytes) -> None:
-        visible: list[list[str]] = [[], [], []]
-        unknown = []
-        gap = min(self.sx, self.sy) * 0.14
-        w, h = self.sx - 2 * gap, self.sy - 2 * gap
+        """A square a key; where squares would be small, neighbours of a row make one bar."""
+        marks: tuple[list[str], ...] = ([], [], [], [])  # by class of the tile; those unknown
+        counts = [0, 0, 0, 0]
+        whole = min(self.sx, self.sy) < 9
+        gap = 0 if whole else min(self.sx, self.sy) * 0.14
         for i in range(self.q_len):
             tiles = self.tiles[i // self.tile[0] * self.columns : (i // self.tile[0] + 1) * self.columns]
-            for k in range(self.kv_len):
-                value = cells[i * self.kv_len + k]
-                if value == 0:
-                    continue
-                mark = self.box(k * self.sx + gap, i * self.sy + gap, w, h)
-                (unknown if value == 2 else visible[tiles[k // self.tile[1]]]).append(mark)
-        total = sum(map(len, visible))
-        self.canvas.parts.append(f'<g class="cells" data-visible="{total}" data-unknown="{len(unknown)}">')
-        for marks, ink in zip(visible, _CLASS_INKS):
-            self.canvas.path("".join(marks), fill=ink)
-        self.canvas.path("".join(unknown), fill="url(#girih-unknown)", stroke=LINE, width=0.7)
+            row = cells[i * self.kv_len : (i + 1) * self.kv_len]
+            kinds = [_HIDDEN if v == 0 else _UNKNOWN if v == 2 else tiles[k // self.tile[1]] for k, v in enumerate(row)]
+            k = 0
+            for kind, run in groupby(kinds):
+                n = len(list(run))
+                if kind != _HIDDEN:
+                    counts[kind] += n
+                    for begin, count in [(k, n)] if whole else [(k + j, 1) for j in range(n)]:
+                        marks[kind].append(
+                            self.box(
+                                begin * self.sx + gap, i * self.sy + gap, count * self.sx - 2 * gap, self.sy - 2 * gap
+                            )
+                        )
+                k += n
+        self.canvas.parts.append(
+            f'<g class="cells" data-visible="{sum(counts[:3])}" data-unknown="{counts[_UNKNOWN]}">'
+        )
+        for kind, ink in enumerate(_CLASS_INKS):
+            self.canvas.path("".join(marks[kind]), fill=ink)
+        self.canvas.path("".join(marks[_UNKNOWN]), fill="url(#girih-unknown)", stroke=LINE, width=0.7)
         self.canvas.parts.append("</g>")
 
     def draw_axes(self) -> None:
@@ -265,7 +279,8 @@ class _MaskFigure:
             color=SOFT,
         )
         counts = [self.tiles.count(bytes([k])) for k in range(3)]
-        text = f"{self.q_len} queries, {self.kv_len} keys, tiles of {self.tile[0]} x {self.tile[1]}"
+        queries = f"{self.q_len:,} {'query' if self.q_len == 1 else 'queries'}"
+        text = f"{queries}, {_count(self.kv_len, 'key')}, tiles of {self.tile[0]:,} x {self.tile[1]:,}"
         if self.by_head:
             text += f", query head {self.head[0]}, KV head {self.head[1]}"
         if self.cells is not None and 2 not in self.cells:
@@ -333,7 +348,9 @@ def show_mask(
         tile = (_default_tile(q_len), _default_tile(kv_len))
     elif isinstance(tile, int):
         tile = (tile, tile)
-    return _MaskFigure(variant, q_len, kv_len, (tile[0], tile[1]), (q_head, kv_head), params).draw()
+    elif not isinstance(tile, tuple) or len(tile) != 2:
+        raise TypeError("show: tile must be an int, a pair (queries, keys) or None")
+    return _MaskFigure(variant, q_len, kv_len, tile, (q_head, kv_head), params).draw()
 
 
 # ---------------------------------------------------------------------------------------------------------------- plans
@@ -495,6 +512,8 @@ def show_plan(plan: Attention | Plan) -> Svg:
         if blob:
             planned.load(blob)
         plan = planned
+    if not isinstance(plan, Plan):
+        raise TypeError(f"show_plan: takes an Attention or a Plan, not a {type(plan).__name__}")
     items = plan_items(plan)
     if not items:
         raise ValueError("show_plan: the plan is empty; call plan() (of a Plan: update()) with a batch first")
