@@ -18,7 +18,6 @@ __all__ = ["Form", "Problem", "alibi_slopes", "data_types", "refuse", "spec_of",
 
 #: Queries of one byte have no kernel: they become 16-bit numbers, which hold each of their values exactly.
 _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-_LOG2_E = math.log2(math.e)
 
 
 def refuse(function: str, argument: str, instead: str) -> NoReturn:
@@ -70,16 +69,22 @@ def data_types(
 
 
 class Hooks(NamedTuple):
-    """A variant given as CUDA text (`jit_args`): what _jit_variant made of it."""
+    """A variant given as C++ text (`jit_args`), as _jit_variant reads it."""
 
     name: str
-    tensors: tuple[tuple[str, str], ...]  #: name, Girih dtype
-    scalars: tuple[str, ...]
-    logits: str | None
-    mask: str | None
+    tensors: tuple[tuple[str, str], ...]  #: name and kind: f32, i32, i64 or bits
+    scalars: tuple[tuple[str, str], ...]  #: name and kind: number or integer
+    parts: Any
     softmax: bool
-    sink: str | None = None  #: tensor that holds the sinks
-    sm_scale: str | None = None  #: scalar that is the softmax scale
+    sink: str | None  #: the tensor that holds sinks
+    declaration: str
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.tensors, self.scalars, self.declaration))
+
+    def __eq__(self, other: object) -> bool:
+        mine = (self.name, self.tensors, self.scalars, self.declaration)
+        return isinstance(other, Hooks) and mine == (other.name, other.tensors, other.scalars, other.declaration)
 
 
 class Problem(NamedTuple):
@@ -149,6 +154,8 @@ def compute_dtype(dtype: torch.dtype, o_dtype: torch.dtype) -> torch.dtype:
 
 def _mask(problem: Problem) -> Any:
     left, right = problem.window_left, problem.window_right
+    if problem.hooks is not None:
+        left = -1  # the variant's own business: it reads params.window_left
     if problem.mask == "multi_item":
         # A delimiter (position 0) sees the prefix alone; a token of an item sees the prefix and its own item.
         position = girih.array("token_pos_in_items", "i32", "plan")[
@@ -247,8 +254,12 @@ def spec_of(problem: Problem, form: Form) -> Any:
     if not softmax and form.lse != "none":
         raise ValueError("return_lse: attention without softmax has no log-sum-exp")
     sm_scale = problem.sm_scale
-    if sm_scale is None:
+    if problem.hooks is not None:
+        sm_scale = 1.0
+    elif sm_scale is None:
         sm_scale = 1.0 / math.sqrt(problem.head_dim_qk)
+    elif sm_scale == 0.0:
+        raise ValueError("sm_scale=0.0; must not be zero")
     return girih.AttentionSpec(
         num_qo_heads=problem.num_qo_heads,
         num_kv_heads=problem.num_kv_heads,
