@@ -42,7 +42,9 @@ def single_attention(
     """q [qo_len, num_qo_heads, head_dim_qk] over one contiguous cache."""
     check_layout(kv_layout)
     if q.dim() != 3 or k.dim() != 3 or v.dim() != 3:
-        raise ValueError(f"{function}: q, k and v have {q.dim()}, {k.dim()} and {v.dim()} dims; must have 3 (q of a decode 2)")
+        raise ValueError(
+            f"{function}: q, k and v have {q.dim()}, {k.dim()} and {v.dim()} dims; must have 3 (q of a decode 2)"
+        )
     token = 0 if kv_layout == "NHD" else 1
     qo_len, kv_len = q.shape[0], k.shape[token]
     hooks: Hooks | None = None
@@ -58,7 +60,9 @@ def single_attention(
     mask: Literal["band", "custom"] = "band"
     if custom_mask is not None or packed_custom_mask is not None:
         mask = "custom"
-        params["custom_mask"], params["custom_mask_start"] = _bits(custom_mask, packed_custom_mask, qo_len, kv_len, q.device)
+        params["custom_mask"], params["custom_mask_start"] = _bits(
+            custom_mask, packed_custom_mask, qo_len, kv_len, q.device
+        )
     packed = 2 if k.dtype == torch.uint8 else 1
     problem = Problem(
         q.shape[1],
@@ -103,5 +107,7 @@ def _bits(
             raise ValueError(f"custom_mask has {mask.numel()} entries; must have qo_len={qo_len} x kv_len={kv_len}")
         packed = packed_mask(mask)
     if packed.numel() * 8 < qo_len * kv_len:
-        raise ValueError(f"packed_custom_mask has {packed.numel()} bytes; must have one bit for each of {qo_len} x {kv_len}")
+        raise ValueError(
+            f"packed_custom_mask has {packed.numel()} bytes; must have one bit for each of {qo_len} x {kv_len}"
+        )
     return packed, torch.zeros(1, dtype=torch.int64, device=device)

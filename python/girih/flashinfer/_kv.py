@@ -74,7 +74,9 @@ def paged_store(cache: Any, layout: str, problem: Problem, scales: StoreScales =
     return girih.KvStore.paged(k, v, layout=layout, **_scale_arguments(problem, scales))
 
 
-def ragged_store(k: torch.Tensor, v: torch.Tensor, layout: str, problem: Problem, scales: StoreScales = NO_STORE_SCALES) -> Any:
+def ragged_store(
+    k: torch.Tensor, v: torch.Tensor, layout: str, problem: Problem, scales: StoreScales = NO_STORE_SCALES
+) -> Any:
     """The store of K and V [tokens, heads, dim] (NHD) or [heads, tokens, dim] (HND)."""
     if scales is NO_STORE_SCALES:
         return girih.KvStore.ragged(k, v, layout=layout)
@@ -97,7 +99,9 @@ def is_quantised(dtype: torch.dtype) -> bool:
     return dtype in _FP8 or dtype == torch.uint8 or dtype == torch.int8
 
 
-def _array_factor(name: str, value: torch.Tensor, heads: int, head_kind: str, params: dict[str, Any]) -> tuple[str, str]:
+def _array_factor(
+    name: str, value: torch.Tensor, heads: int, head_kind: str, params: dict[str, Any]
+) -> tuple[str, str]:
     value = value.reshape(-1)
     if value.dtype != torch.float32:
         value = value.float()
@@ -132,7 +136,9 @@ def _granularity_beside(problem: Problem, stored: Any, layout: str) -> tuple[str
         k, v = expand_paged(stored, layout, 5).unbind(1)
         return "block", k, v
     if not isinstance(stored, (tuple, list)) or len(stored) != 2:
-        raise ValueError("kv_cache_sf of an FP8 cache must be a pair (k_sf, v_sf) of float32 tensors, one scale per token and head")
+        raise ValueError(
+            "kv_cache_sf of an FP8 cache must be a pair (k_sf, v_sf) of float32 tensors, one scale per token and head"
+        )
     return "token_head", stored[0], stored[1]
 
 
@@ -140,7 +146,12 @@ def run_form(
     problem: Problem, lse: str, scales: Scales, sinks: torch.Tensor | None, device: torch.device, layout: str = "NHD"
 ) -> tuple[Form, StoreScales, dict[str, Any] | None]:
     """The form of a run, the scales of its store and its run-time parameters."""
-    if scales is NO_SCALES and sinks is None and not is_quantised(problem.kv_dtype) and problem.pos_encoding_mode != "ALIBI":
+    if (
+        scales is NO_SCALES
+        and sinks is None
+        and not is_quantised(problem.kv_dtype)
+        and problem.pos_encoding_mode != "ALIBI"
+    ):
         return (NO_LSE if lse == "none" else BASE2_LSE if lse == "base2" else Form("natural")), NO_STORE_SCALES, None
     params: dict[str, Any] = {}
     score: list[tuple[str, str]] = []
@@ -154,7 +165,9 @@ def run_form(
         q_number = float(scales.q)
     if not is_quantised(problem.kv_dtype):
         if scales.stored is not None:
-            refuse("run", f"kv_cache_sf with a cache of {problem.kv_dtype}", "plan() with the dtype of the quantised cache")
+            refuse(
+                "run", f"kv_cache_sf with a cache of {problem.kv_dtype}", "plan() with the dtype of the quantised cache"
+            )
         if isinstance(scales.k, torch.Tensor):
             score.append(_array_factor("k_scale", scales.k, problem.num_kv_heads, "kv_head", params))
         elif scales.k is not None:

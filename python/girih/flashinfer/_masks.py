@@ -31,7 +31,9 @@ def packed_mask(mask: torch.Tensor) -> torch.Tensor:
 class MaskBuffers:
     """The bits of a wrapper's current plan: tensors of its own, or the buffers that a CUDA graph reads."""
 
-    def __init__(self, device: torch.device, bits: torch.Tensor | None = None, indptr: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, device: torch.device, bits: torch.Tensor | None = None, indptr: torch.Tensor | None = None
+    ) -> None:
         self._device = device
         self._bits = bits
         self._indptr = indptr
@@ -40,7 +42,9 @@ class MaskBuffers:
         if bits is not None and indptr is None:
             raise ValueError("mask_indptr_buf must be given with custom_mask_buf")
 
-    def take(self, mask: torch.Tensor | None, packed: torch.Tensor | None, qo_indptr: IndexArray, kv_len: IndexArray) -> None:
+    def take(
+        self, mask: torch.Tensor | None, packed: torch.Tensor | None, qo_indptr: IndexArray, kv_len: IndexArray
+    ) -> None:
         """Takes a flat bool mask, or its bits with each request from a byte border."""
         sizes = (qo_indptr[1:] - qo_indptr[:-1]).astype(np.int64) * kv_len
         start = np.zeros(len(sizes) + 1, np.int64)
@@ -48,7 +52,9 @@ class MaskBuffers:
         if packed is None:
             assert mask is not None
             if mask.numel() != int(sizes.sum()):
-                raise ValueError(f"custom_mask has {mask.numel()} entries; must have {int(sizes.sum())} (sum of qo_len * kv_len)")
+                raise ValueError(
+                    f"custom_mask has {mask.numel()} entries; must have {int(sizes.sum())} (sum of qo_len * kv_len)"
+                )
             packed = _pack_requests(mask.reshape(-1), sizes)
         if packed.dtype != torch.uint8 or packed.numel() < start[-1]:
             raise ValueError(
@@ -81,7 +87,9 @@ def _pack_requests(mask: torch.Tensor, sizes: IndexArray) -> torch.Tensor:
     return torch.cat([packed_mask(part) for part in torch.split(mask, sizes.tolist())])
 
 
-def multi_item_params(prefix_len: torch.Tensor | None, positions: torch.Tensor | None, items_len: int) -> dict[str, Any]:
+def multi_item_params(
+    prefix_len: torch.Tensor | None, positions: torch.Tensor | None, items_len: int
+) -> dict[str, Any]:
     """Plan-time parameters of multi-item scoring: the prefix of each request, and the place of each later token in its item."""
     assert prefix_len is not None
     if positions is None:

@@ -17,7 +17,7 @@ import torch
 
 import girih
 
-from ._problem import NO_LSE, Form, Problem, spec_of
+from ._problem import NO_LSE, Form, Problem, spec_of, usual_form
 
 __all__ = ["Batch", "Limits", "Planner", "host_array", "kv_len_of_pages", "planner_of_thread"]
 
@@ -41,7 +41,9 @@ def kv_len_of_pages(kv_indptr: IndexArray, last_page_len: IndexArray, page_size:
     """Keys of each request: (pages - 1) * page_size + last_page_len, 0 for a request without pages."""
     pages = kv_indptr[1:] - kv_indptr[:-1]
     if pages.shape != last_page_len.shape:
-        raise ValueError(f"last_page_len has {last_page_len.size} entries; must have {pages.size} as the page table has requests")
+        raise ValueError(
+            f"last_page_len has {last_page_len.size} entries; must have {pages.size} as the page table has requests"
+        )
     length = (pages - 1) * page_size
     length += last_page_len
     if page_size == 1 or not pages.all():
@@ -62,7 +64,9 @@ class Limits(NamedTuple):
 
     def grown(self, need: Limits) -> Limits:
         """At least `need`, doubling what has to grow."""
-        return Limits(*(have if have >= n else max(2 * have, _power_of_two(n)) for have, n in zip(self, need, strict=True)))
+        return Limits(
+            *(have if have >= n else max(2 * have, _power_of_two(n)) for have, n in zip(self, need, strict=True))
+        )
 
     def holds(self, need: Limits) -> bool:
         return all(have >= n for have, n in zip(self, need, strict=True))
@@ -111,8 +115,11 @@ class Planner:
 
     def plan(self, problem: Problem, batch: Batch) -> None:
         """Plans `batch`. Where that fails, the plan before stays."""
-        before = (self.problem, self.batch, self._current)
+        before = (self.problem, self.batch, self._current, self._form)
         self._generation += 1
+        last = self.problem
+        if last is None or last.kv_dtype != problem.kv_dtype or last.hooks is not problem.hooks:
+            self._form = usual_form(problem)
         self.problem, self.batch = problem, batch
         try:
             if self.frozen:
@@ -121,7 +128,7 @@ class Planner:
                         self._plan_entry(entry, batch)
             self._current = self._planned(problem, self._form)
         except BaseException:
-            self.problem, self.batch, self._current = before
+            self.problem, self.batch, self._current, self._form = before
             raise
 
     def ready(self, form: Form, problem: Problem | None = None) -> Any:
@@ -158,7 +165,9 @@ class Planner:
         return entry
 
     def _plan_entry(self, entry: _Entry, batch: Batch) -> None:
-        entry.attention.plan(batch.qo_indptr, batch.segments, kv_len=batch.kv_len, q_pos=batch.q_pos, params=batch.params)
+        entry.attention.plan(
+            batch.qo_indptr, batch.segments, kv_len=batch.kv_len, q_pos=batch.q_pos, params=batch.params
+        )
         entry.generation = self._generation
 
     def _made(self, problem: Problem, form: Form, batch: Batch, old: _Entry | None) -> _Entry:

@@ -14,11 +14,10 @@ import torch
 
 import girih
 
-__all__ = ["Form", "Problem", "alibi_slopes", "data_types", "refuse", "spec_of", "torch_dtype"]
+__all__ = ["Form", "Problem", "alibi_slopes", "data_types", "refuse", "spec_of", "torch_dtype", "usual_form"]
 
 #: Queries of one byte have no kernel: they become 16-bit numbers, which hold each of their values exactly.
 _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-_LOG2_E = math.log2(math.e)
 
 
 def refuse(function: str, argument: str, instead: str) -> NoReturn:
@@ -51,7 +50,10 @@ def torch_dtype(value: str | torch.dtype) -> torch.dtype:
 
 
 def data_types(
-    q: str | torch.dtype | None, kv: str | torch.dtype | None, o: str | torch.dtype | None, both: str | torch.dtype | None = None
+    q: str | torch.dtype | None,
+    kv: str | torch.dtype | None,
+    o: str | torch.dtype | None,
+    both: str | torch.dtype | None = None,
 ) -> tuple[torch.dtype, torch.dtype, torch.dtype]:
     """The three dtypes of plan(): `both` is the older data_type, which names q and KV where these are left at their defaults."""
     if both is not None:
@@ -61,22 +63,28 @@ def data_types(
             kv = both
     q_type = torch_dtype("float16" if q is None else q)
     kv_type = q_type if kv is None else torch_dtype(kv)
-    if o is not None:
+    if o is not None and o is not FLOAT16:
         return q_type, kv_type, torch_dtype(o)
     return q_type, kv_type, torch.bfloat16 if q_type in _FP8 else q_type
 
 
 class Hooks(NamedTuple):
-    """A variant given as CUDA text (`jit_args`): what _jit_variant made of it."""
+    """A variant given as C++ text (`jit_args`), as _jit_variant reads it."""
 
     name: str
-    tensors: tuple[tuple[str, str], ...]  #: name, Girih dtype
-    scalars: tuple[str, ...]
-    logits: str | None
-    mask: str | None
+    tensors: tuple[tuple[str, str], ...]  #: name and kind: f32, i32, i64 or bits
+    scalars: tuple[tuple[str, str], ...]  #: name and kind: number or integer
+    parts: Any
     softmax: bool
-    sink: str | None = None  #: tensor that holds the sinks
-    sm_scale: str | None = None  #: scalar that is the softmax scale
+    sink: str | None  #: the tensor that holds sinks
+    declaration: str
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.tensors, self.scalars, self.declaration))
+
+    def __eq__(self, other: object) -> bool:
+        mine = (self.name, self.tensors, self.scalars, self.declaration)
+        return isinstance(other, Hooks) and mine == (other.name, other.tensors, other.scalars, other.declaration)
 
 
 class Problem(NamedTuple):
@@ -118,6 +126,15 @@ NO_LSE = Form()
 BASE2_LSE = Form("base2")
 
 
+def usual_form(problem: Problem) -> Form:
+    """The form of a run that gives nothing beyond the cache: what plan() expects before it has seen one."""
+    if problem.kv_dtype == torch.uint8:
+        return Form(k_scale="block", v_scale="block")
+    if problem.kv_dtype in _FP8 or problem.kv_dtype == torch.int8:
+        return Form(k_scale="tensor", v_scale="none" if problem.v_is_k else "tensor")
+    return NO_LSE
+
+
 def alibi_slopes(num_heads: int, device: torch.device) -> torch.Tensor:
     """The slopes of ALiBi on a device, f32 [num_heads]."""
     return _alibi_slopes(num_heads, str(device))
@@ -137,11 +154,17 @@ def compute_dtype(dtype: torch.dtype, o_dtype: torch.dtype) -> torch.dtype:
 
 def _mask(problem: Problem) -> Any:
     left, right = problem.window_left, problem.window_right
+    if problem.hooks is not None:
+        left = -1  # the variant's own business: it reads params.window_left
     if problem.mask == "multi_item":
         # A delimiter (position 0) sees the prefix alone; a token of an item sees the prefix and its own item.
-        position = girih.array("token_pos_in_items", "i32", "plan")[girih.q_pos() - _prefix_len() + girih.request() * _items_len()]
+        position = girih.array("token_pos_in_items", "i32", "plan")[
+            girih.q_pos() - _prefix_len() + girih.request() * _items_len()
+        ]
         own = (girih.q_pos() - girih.kv_pos()) < position
-        mask = (girih.kv_pos() <= girih.q_pos()) & ((girih.kv_pos() < _prefix_len()) | (girih.q_pos() < _prefix_len()) | own)
+        mask = (girih.kv_pos() <= girih.q_pos()) & (
+            (girih.kv_pos() < _prefix_len()) | (girih.q_pos() < _prefix_len()) | own
+        )
         return mask & girih.variants.window(left, -1) if left >= 0 else mask
     if problem.mask == "ranges":
         return _ranges_mask()
@@ -231,8 +254,12 @@ def spec_of(problem: Problem, form: Form) -> Any:
     if not softmax and form.lse != "none":
         raise ValueError("return_lse: attention without softmax has no log-sum-exp")
     sm_scale = problem.sm_scale
-    if sm_scale is None:
+    if problem.hooks is not None:
+        sm_scale = 1.0
+    elif sm_scale is None:
         sm_scale = 1.0 / math.sqrt(problem.head_dim_qk)
+    elif sm_scale == 0.0:
+        raise ValueError("sm_scale=0.0; must not be zero")
     return girih.AttentionSpec(
         num_qo_heads=problem.num_qo_heads,
         num_kv_heads=problem.num_kv_heads,

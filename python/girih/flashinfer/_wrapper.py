@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ._kv import NO_SCALES, NO_STORE_SCALES, Scales, StoreScales, paged_store, run_form
+from ._kv import NO_SCALES, NO_STORE_SCALES, Scales, paged_store, run_form
 from ._planner import Batch, IndexArray, Limits, Planner, host_array
 from ._problem import _FP8, Form, Hooks, Problem, compute_dtype, refuse, torch_dtype
 
@@ -49,7 +49,9 @@ def check_layout(kv_layout: str) -> str:
 
 def check_backend(backend: str) -> str:
     if backend not in BACKENDS:
-        raise ValueError(f"backend={backend!r}; must be one of {', '.join(BACKENDS)} (a hint: Girih has its own kernels)")
+        raise ValueError(
+            f"backend={backend!r}; must be one of {', '.join(BACKENDS)} (a hint: Girih has its own kernels)"
+        )
     return backend
 
 
@@ -59,7 +61,13 @@ class AttentionWrapper:
     #: FlashInfer's names of this wrapper, for messages.
     _name = "wrapper"
 
-    def __init__(self, float_workspace_buffer: torch.Tensor, kv_layout: str = "NHD", use_cuda_graph: bool = False, backend: str = "auto") -> None:
+    def __init__(
+        self,
+        float_workspace_buffer: torch.Tensor,
+        kv_layout: str = "NHD",
+        use_cuda_graph: bool = False,
+        backend: str = "auto",
+    ) -> None:
         check_backend(backend)
         self._kv_layout = check_layout(kv_layout)
         self._float_workspace_buffer = float_workspace_buffer
@@ -83,7 +91,10 @@ class AttentionWrapper:
 
     def reset_workspace_buffer(self, float_workspace_buffer: torch.Tensor, int_workspace_buffer: torch.Tensor) -> None:
         """Takes other buffers. They must be on the wrapper's device; Girih's schedules hold their own workspace and leave these unused."""
-        for name, buffer in (("float_workspace_buffer", float_workspace_buffer), ("int_workspace_buffer", int_workspace_buffer)):
+        for name, buffer in (
+            ("float_workspace_buffer", float_workspace_buffer),
+            ("int_workspace_buffer", int_workspace_buffer),
+        ):
             if buffer.device != self.device:
                 raise ValueError(f"{name} is on {buffer.device}; must be on {self.device} as the wrapper")
         self._float_workspace_buffer = float_workspace_buffer
@@ -98,6 +109,10 @@ class AttentionWrapper:
         if indices.dtype != torch.int32 or indices.device != self.device:
             indices = indices.to(self.device, torch.int32, non_blocking=non_blocking)
         return indices if indices.is_contiguous() else indices.contiguous()
+
+    def _final_problem(self, problem: Problem) -> Problem:
+        """The problem that plan() plans: subclasses check it against what they were made for, and change it."""
+        return problem
 
     def _adopted(self, problem: Problem) -> Problem:
         """Makes `problem` the planned one, with the batch as it was planned."""
@@ -178,18 +193,20 @@ def with_scales(scales: Scales, q_scale: Any, k_scale: Any, v_scale: Any, stored
     if q_scale is None and k_scale is None and v_scale is None and stored is None:
         return scales
     if scales is not NO_SCALES:
-        raise TypeError("run(): scales are given both as positional tensors and as q_scale, k_scale, v_scale or kv_cache_sf; give one form")
+        raise TypeError(
+            "run(): scales are given both as positional tensors and as q_scale, k_scale, v_scale or kv_cache_sf; give one form"
+        )
     return Scales(q_scale, k_scale, v_scale, stored)
 
 
 __all__ += [
     "BACKENDS",
+    "NO_SCALES",
+    "NO_STORE_SCALES",
     "Batch",
     "Form",
     "IndexArray",
     "Limits",
-    "NO_SCALES",
-    "NO_STORE_SCALES",
     "Problem",
     "check_backend",
     "check_cache_dtype",

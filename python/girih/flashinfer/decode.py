@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ import girih
 
 from ._functional import single_attention
 from ._kv import run_form
+from ._paged_call import PagedCall, paged_attention, refuse_all, rows_of, scale_of_log2
 from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages
 from ._problem import FLOAT16, Problem, data_types, refuse
 from ._wrapper import (
@@ -30,6 +31,8 @@ __all__ = [
     "fast_decode_plan",
     "single_decode_with_kv_cache",
     "single_decode_with_kv_cache_with_jit_module",
+    "trtllm_batch_decode_with_kv_cache",
+    "xqa_batch_decode_with_kv_cache",
 ]
 
 
@@ -237,7 +240,17 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
             disable_split_kv or fixed_split_size is not None,
             hooks=self._hooks,
         )
-        self._plan(problem, host_array(indptr), indptr, indices, last_page_len, page_size, seq_lens, q_len_per_req, non_blocking)
+        self._plan(
+            problem,
+            host_array(indptr),
+            indptr,
+            indices,
+            last_page_len,
+            page_size,
+            seq_lens,
+            q_len_per_req,
+            non_blocking,
+        )
 
     begin_forward = plan
 
@@ -253,6 +266,7 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
         q_len: int,
         non_blocking: bool,
     ) -> None:
+        problem = self._final_problem(problem)
         num_requests = len(last_page_len)
         if seq_lens is None:
             kv_len = kv_len_of_pages(indptr_host, host_array(last_page_len), page_size)
@@ -363,7 +377,16 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
             problem, "base2" if return_lse else "none", scales, sinks, self.device, self._kv_layout
         )
         store = paged_store(paged_kv_cache, self._kv_layout, problem, stored)
-        return self._compute(self._query(q, problem), store, form, params, kv_indices=self._kv_indices, problem=changed, out=out, lse=lse if return_lse else None)
+        return self._compute(
+            self._query(q, problem),
+            store,
+            form,
+            params,
+            kv_indices=self._kv_indices,
+            problem=changed,
+            out=out,
+            lse=lse if return_lse else None,
+        )
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
@@ -483,3 +506,123 @@ def fast_decode_plan(
     )
     host = host_array(indptr if global_override_indptr_cpu is None else global_override_indptr_cpu)
     self._plan(problem, host, indptr, indices, last_page_len, page_size, None, q_len_per_req, non_blocking)
+
+
+def trtllm_batch_decode_with_kv_cache(
+    query: torch.Tensor,
+    kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    workspace_buffer: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    max_seq_len: int,
+    bmm1_scale: float | torch.Tensor = 1.0,
+    bmm2_scale: float | torch.Tensor = 1.0,
+    window_left: int = -1,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype | str | None = None,
+    o_sf_scale: float | None = None,
+    o_sf_vec_size: int | None = None,
+    sinks: Any = None,
+    kv_layout: str = "HND",
+    enable_pdl: bool | None = None,
+    backend: str = "auto",
+    q_len_per_req: int | None = 1,
+    o_scale: float | None = 1.0,
+    mask: torch.Tensor | None = None,
+    max_q_len: int | None = None,
+    cum_seq_lens_q: torch.Tensor | None = None,
+    skip_softmax_threshold_scale_factor: float | None = None,
+    kv_cache_sf: Any = None,
+    uses_shared_paged_kv_idx: bool = True,
+    lse: torch.Tensor | None = None,
+    return_lse: bool = False,
+    bmm1_scale_log2: torch.Tensor | None = None,
+    multi_ctas_kv_counter_buffer: torch.Tensor | None = None,
+    enable_block_sparse_attention: bool = False,
+    cp_world: int = 1,
+    cp_rank: int = 0,
+    causal_seqlens_kv_global: torch.Tensor | None = None,
+    bf16q_fp8kv_transform_mode: Literal["k_only", "separate_kv"] | None = None,
+    request_order: torch.Tensor | None = None,
+    request_order_plan: Any = None,
+    sparse_top_k: int = 0,
+    length_aware_schedule: bool = False,
+) -> Any:
+    """Decode over a paged cache in one call, which plans (and on a GPU waits for seq_lens): wrappers plan once a step.
+
+    query [rows, num_qo_heads, head_dim]; kv_cache [pages, 1 or 2, heads, page_size, dim] (HND) or a pair; block_tables [batch, pages of the
+    longest], seq_lens [batch]. bmm1_scale is the softmax scale with all scales of q and k, bmm2_scale all of v and the output. Rows of one
+    request are causal among themselves. Returns out, or (out, lse base 2). Hints: workspace_buffer, max_seq_len, max_q_len, enable_pdl,
+    backend, multi_ctas_kv_counter_buffer, bf16q_fp8kv_transform_mode, request_order, length_aware_schedule.
+    """
+    name = "trtllm_batch_decode_with_kv_cache"
+    refuse_all(
+        name,
+        "use BatchDecodeWithPagedKVCacheWrapper or BatchPrefillWithPagedKVCacheWrapper",
+        o_sf_scale=o_sf_scale,
+        o_sf_vec_size=o_sf_vec_size,
+        mask=mask,
+        skip_softmax_threshold_scale_factor=skip_softmax_threshold_scale_factor,
+        kv_cache_sf=kv_cache_sf,
+        enable_block_sparse_attention=enable_block_sparse_attention,
+        cp_world=None if cp_world == 1 else cp_world,
+        causal_seqlens_kv_global=causal_seqlens_kv_global,
+        request_order_plan=request_order_plan,
+        sparse_top_k=sparse_top_k or None,
+    )
+    if not uses_shared_paged_kv_idx:
+        refuse(name, "uses_shared_paged_kv_idx=False", "give K and V the same page ids")
+    if bmm1_scale_log2 is not None:
+        bmm1_scale = scale_of_log2(bmm1_scale_log2)
+    if o_scale is not None and o_scale != 1.0:
+        bmm2_scale = bmm2_scale / o_scale
+    rows = rows_of(name, query, len(seq_lens), q_len_per_req, cum_seq_lens_q)
+    return paged_attention(
+        PagedCall(
+            name, query, kv_cache, block_tables, seq_lens, rows, bmm1_scale, bmm2_scale, window_left, 0, kv_layout,
+            out, out_dtype, sinks, lse, return_lse,
+        )
+    )  # fmt: skip
+
+
+def xqa_batch_decode_with_kv_cache(
+    query: torch.Tensor,
+    kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    workspace_buffer: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    max_seq_len: int,
+    bmm1_scale: float | torch.Tensor = 1.0,
+    bmm2_scale: float | torch.Tensor = 1.0,
+    window_left: int = -1,
+    out: torch.Tensor | None = None,
+    sinks: Any = None,
+    kv_layout: str = "NHD",
+    enable_pdl: bool | None = None,
+    q_len_per_req: int | None = 1,
+    o_scale: float | None = 1.0,
+    mask: torch.Tensor | None = None,
+    kv_cache_sf: Any = None,
+    q_cu_seq_lens: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """trtllm_batch_decode_with_kv_cache() with NHD as its layout."""
+    result: torch.Tensor = trtllm_batch_decode_with_kv_cache(
+        query,
+        kv_cache,
+        workspace_buffer,
+        block_tables,
+        seq_lens,
+        max_seq_len,
+        bmm1_scale,
+        bmm2_scale,
+        window_left,
+        out,
+        sinks=sinks,
+        kv_layout=kv_layout,
+        q_len_per_req=q_len_per_req,
+        o_scale=o_scale,
+        mask=mask,
+        kv_cache_sf=kv_cache_sf,
+        cum_seq_lens_q=q_cu_seq_lens,
+    )
+    return result

@@ -12,8 +12,9 @@ import girih
 from ._functional import single_attention
 from ._kv import Scales, ragged_store, run_form
 from ._masks import MaskBuffers, multi_item_params
+from ._paged_call import PagedCall, paged_attention, refuse_all, rows_of
 from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages
-from ._problem import FLOAT16, Problem, data_types, refuse
+from ._problem import Problem, data_types, refuse
 from ._wrapper import (
     AttentionWrapper,
     check_cache_dtype,
@@ -30,6 +31,7 @@ __all__ = [
     "single_prefill_with_kv_cache",
     "single_prefill_with_kv_cache_return_lse",
     "single_prefill_with_kv_cache_with_jit_module",
+    "trtllm_batch_context_with_kv_cache",
 ]
 
 
@@ -111,7 +113,11 @@ def single_prefill_with_kv_cache_with_jit_module(
     mask_mode: 0 none, 1 causal, both beside the variant's own mask; 2 (custom) is the variant's own business.
     """
     if mask_mode not in (0, 1, 2):
-        refuse("single_prefill_with_kv_cache_with_jit_module", f"mask_mode={mask_mode}", "use prefix_len_ptr of a batch wrapper")
+        refuse(
+            "single_prefill_with_kv_cache_with_jit_module",
+            f"mask_mode={mask_mode}",
+            "use prefix_len_ptr of a batch wrapper",
+        )
     return single_attention(
         "single_prefill_with_kv_cache_with_jit_module",
         q,
@@ -132,7 +138,11 @@ class _BatchPrefillWrapper(AttentionWrapper):
         self, custom_mask_buf: torch.Tensor | None, mask_indptr_buf: torch.Tensor | None, jit_args: Any, jit_kwargs: Any
     ) -> None:
         self._problem: Problem | None = None
-        self._masks = MaskBuffers(self.device, custom_mask_buf, mask_indptr_buf) if self._use_cuda_graph else MaskBuffers(self.device)
+        self._masks = (
+            MaskBuffers(self.device, custom_mask_buf, mask_indptr_buf)
+            if self._use_cuda_graph
+            else MaskBuffers(self.device)
+        )
         self._custom_mask_buf = custom_mask_buf
         self._max_total_num_rows: int | None = None
         if jit_args is not None:
@@ -159,6 +169,7 @@ class _BatchPrefillWrapper(AttentionWrapper):
 
     def _adopt_plan(self, problem: Problem, batch: Batch, rows: int) -> None:
         planner = self._planner
+        problem = self._final_problem(problem)
         if self._use_cuda_graph:
             if self._max_total_num_rows is None:
                 self._max_total_num_rows = rows
@@ -186,7 +197,14 @@ class _BatchPrefillWrapper(AttentionWrapper):
         return out, lse
 
     def _changed(
-        self, causal: bool, pos_encoding_mode: str, window_left: int, cap: float | None, sm: float | None, scale: Any, theta: Any
+        self,
+        causal: bool,
+        pos_encoding_mode: str,
+        window_left: int,
+        cap: float | None,
+        sm: float | None,
+        scale: Any,
+        theta: Any,
     ) -> None:
         """Adopts the arguments of the older forward()."""
         if self._problem is None:
@@ -341,7 +359,9 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
             num_requests,
             int(kv_len.max()) if num_requests else 0,
             int((rows[1:] - rows[:-1]).max()) if num_requests else 0,
-            param_bytes=0 if params is None else 64 + 4 * sum(len(v) for v in params.values() if not isinstance(v, int)),
+            param_bytes=0
+            if params is None
+            else 64 + 4 * sum(len(v) for v in params.values() if not isinstance(v, int)),
         )
         if self._use_cuda_graph:
             self._check_frozen(num_requests, paged_kv_indices, need, page_size)
@@ -367,7 +387,12 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
             self._planner.limits = need._replace(tokens=rows, qo_len=rows, kv_len=capacity * page_size)
 
     def _take_tables(
-        self, qo_indptr: torch.Tensor, indptr: torch.Tensor, indices: torch.Tensor, last: torch.Tensor, non_blocking: bool
+        self,
+        qo_indptr: torch.Tensor,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
+        last: torch.Tensor,
+        non_blocking: bool,
     ) -> None:
         if not self._use_cuda_graph:
             self._kv_indices = self._on_device(indices, non_blocking)
@@ -454,7 +479,16 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
         form, stored, params = run_form(problem, kind, scales, sinks, self.device, self._kv_layout)
         store = paged_store(paged_kv_cache, self._kv_layout, problem, stored)
         given_lse = lse if return_lse and lse_layout == "NH" else None
-        result = self._compute(self._query(q, problem), store, form, params, kv_indices=self._kv_indices, problem=changed, out=out, lse=given_lse)
+        result = self._compute(
+            self._query(q, problem),
+            store,
+            form,
+            params,
+            kv_indices=self._kv_indices,
+            problem=changed,
+            out=out,
+            lse=given_lse,
+        )
         return self._finish(result, return_lse, lse, lse_layout)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
@@ -592,7 +626,9 @@ class BatchPrefillWithRaggedKVCacheWrapper(_BatchPrefillWrapper):
             num_requests,
             int(kv_len.max()) if num_requests else 0,
             int((rows[1:] - rows[:-1]).max()) if num_requests else 0,
-            param_bytes=0 if params is None else 64 + 4 * sum(len(v) for v in params.values() if not isinstance(v, int)),
+            param_bytes=0
+            if params is None
+            else 64 + 4 * sum(len(v) for v in params.values() if not isinstance(v, int)),
         )
         if self._use_cuda_graph:
             self._check_frozen(num_requests, need, int(indptr[-1]))
@@ -683,3 +719,70 @@ class BatchPrefillWithRaggedKVCacheWrapper(_BatchPrefillWrapper):
 def _same_indptr(name: str, given: torch.Tensor | None, expected: IndexArray) -> None:
     if given is not None and not (host_array(given) == expected).all():
         refuse("BatchPrefillWithRaggedKVCacheWrapper.plan", f"{name} of its own", "lay V out as K and the output as Q")
+
+
+def trtllm_batch_context_with_kv_cache(
+    query: torch.Tensor,
+    kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    workspace_buffer: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    max_q_len: int,
+    max_kv_len: int,
+    bmm1_scale: float | torch.Tensor,
+    bmm2_scale: float | torch.Tensor,
+    batch_size: int,
+    cum_seq_lens_q: torch.Tensor,
+    cum_seq_lens_kv: torch.Tensor,
+    window_left: int = -1,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype | str | None = None,
+    o_sf_scale: float | None = None,
+    o_sf_vec_size: int | None = None,
+    kv_layout: str = "HND",
+    enable_pdl: bool | None = None,
+    sinks: Any = None,
+    kv_cache_sf: Any = None,
+    skip_softmax_threshold_scale_factor: float | None = None,
+    uses_shared_paged_kv_idx: bool = True,
+    causal: bool = True,
+    lse: torch.Tensor | None = None,
+    return_lse: bool = False,
+    multi_ctas_kv_counter_buffer: torch.Tensor | None = None,
+    use_fp16_softmax: bool | None = None,
+    uses_spcompress: bool | None = None,
+    backend: str = "trtllm-gen",
+    window_right: int = -1,
+    variable_window_token_starts: torch.Tensor | None = None,
+    variable_window_token_ends: torch.Tensor | None = None,
+) -> Any:
+    """Prefill over a paged cache in one call, which plans (and on a GPU waits for the lengths): wrappers plan once a step.
+
+    As trtllm_batch_decode_with_kv_cache(), with the rows of each request by cum_seq_lens_q [batch + 1]. causal bounds the window on the
+    right at the row itself; without it window_right does, -1 = open. Hints: workspace_buffer, max_q_len, max_kv_len, cum_seq_lens_kv (the
+    lengths are seq_lens), enable_pdl, backend, multi_ctas_kv_counter_buffer, use_fp16_softmax.
+    """
+    name = "trtllm_batch_context_with_kv_cache"
+    refuse_all(
+        name,
+        "use BatchPrefillWithPagedKVCacheWrapper or BatchPrefillWithCausalBidirectionalRangesWrapper",
+        o_sf_scale=o_sf_scale,
+        o_sf_vec_size=o_sf_vec_size,
+        kv_cache_sf=kv_cache_sf,
+        skip_softmax_threshold_scale_factor=skip_softmax_threshold_scale_factor,
+        uses_spcompress=uses_spcompress,
+        variable_window_token_starts=variable_window_token_starts,
+        variable_window_token_ends=variable_window_token_ends,
+    )
+    if not uses_shared_paged_kv_idx:
+        refuse(name, "uses_shared_paged_kv_idx=False", "give K and V the same page ids")
+    if len(seq_lens) != batch_size:
+        raise ValueError(f"{name}: seq_lens has {len(seq_lens)} entries; must have batch_size={batch_size}")
+    rows = rows_of(name, query, batch_size, None, cum_seq_lens_q)
+    right = 0 if causal else window_right
+    return paged_attention(
+        PagedCall(
+            name, query, kv_cache, block_tables, seq_lens, rows, bmm1_scale, bmm2_scale, window_left, right, kv_layout,
+            out, out_dtype, sinks, lse, return_lse,
+        )
+    )  # fmt: skip
