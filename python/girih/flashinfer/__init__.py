@@ -11,21 +11,29 @@ try:
 except ImportError as error:
     raise ImportError("girih.flashinfer needs PyTorch, whose tensors FlashInfer's functions take and return") from error
 
-from importlib import import_module as _import_module
-from importlib.util import find_spec as _find_spec
 from typing import Any
 
 from . import activation as activation
+from . import attention as attention
+from . import cascade as cascade
 from . import concat_ops as concat_ops
+from . import decode as decode
 from . import fp4_quantization as fp4_quantization
+from . import jit as jit
+from . import logits_processor as logits_processor
+from . import mla as mla
 from . import norm as norm
 from . import page as page
+from . import pod as pod
+from . import prefill as prefill
 from . import quantization as quantization
 from . import rope as rope
 from . import sampling as sampling
+from . import sparse as sparse
 from . import tllm_enums as tllm_enums
 from . import topk as topk
 from . import utils as utils
+from ._attention_names import *
 from ._refused import complete as _complete
 from ._refused import public_names as _public_names
 from ._refused import refusals as _refusals
@@ -96,20 +104,9 @@ from .utils import next_positive_power_of_2 as next_positive_power_of_2
 #: The release of FlashInfer whose interface this is.
 __version__ = "0.7.4"
 
-for _module in ("attention", "cascade", "decode", "logits_processor", "mla", "pod", "prefill", "sparse", "jit"):
-    if _find_spec(f"{__name__}.{_module}") is not None:
-        _import_module(f"{__name__}.{_module}")
 _complete(__name__)
-_refused = _refusals("")
-
-
-def __getattr__(name: str) -> Any:
-    origin = _public_names()[""].get(name)
-    if origin is None or "." not in origin:
-        return _refused(name)
-    module, _, attribute = origin.partition(".")
-    value = getattr(_import_module(f"{__name__}.{module}"), attribute, None)
-    return _refused(name) if value is None else value
+#: Names that are not here are refused.
+__getattr__ = _refusals("")
 
 
 def __dir__() -> list[str]:
