@@ -36,6 +36,12 @@ class Refused:
     def __instancecheck__(self, instance: object) -> bool:
         return False
 
+    def __or__(self, other: Any) -> Any:
+        """In an annotation: anything."""
+        return Any
+
+    __ror__ = __or__
+
     def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
         self()
 
