@@ -11,8 +11,6 @@ try:
 except ImportError as error:
     raise ImportError("girih.flashinfer needs PyTorch, whose tensors FlashInfer's functions take and return") from error
 
-from typing import Any
-
 from . import activation as activation
 from . import attention as attention
 from . import cascade as cascade
@@ -33,7 +31,36 @@ from . import sparse as sparse
 from . import tllm_enums as tllm_enums
 from . import topk as topk
 from . import utils as utils
-from ._attention_names import *
+from ._attention_names import BatchAttention as BatchAttention
+from ._attention_names import BatchAttentionWithAttentionSinkWrapper as BatchAttentionWithAttentionSinkWrapper
+from ._attention_names import BatchDecodeMlaWithPagedKVCacheWrapper as BatchDecodeMlaWithPagedKVCacheWrapper
+from ._attention_names import BatchDecodeWithAttentionSinkWrapper as BatchDecodeWithAttentionSinkWrapper
+from ._attention_names import BatchDecodeWithPagedKVCacheWrapper as BatchDecodeWithPagedKVCacheWrapper
+from ._attention_names import (
+    BatchDecodeWithSharedPrefixPagedKVCacheWrapper as BatchDecodeWithSharedPrefixPagedKVCacheWrapper,
+)
+from ._attention_names import BatchMLAPagedAttentionWrapper as BatchMLAPagedAttentionWrapper
+from ._attention_names import BatchPODWithPagedKVCacheWrapper as BatchPODWithPagedKVCacheWrapper
+from ._attention_names import (
+    BatchPrefillWithCausalBidirectionalRangesWrapper as BatchPrefillWithCausalBidirectionalRangesWrapper,
+)
+from ._attention_names import BatchPrefillWithPagedKVCacheWrapper as BatchPrefillWithPagedKVCacheWrapper
+from ._attention_names import BatchPrefillWithRaggedKVCacheWrapper as BatchPrefillWithRaggedKVCacheWrapper
+from ._attention_names import (
+    BatchPrefillWithSharedPrefixPagedKVCacheWrapper as BatchPrefillWithSharedPrefixPagedKVCacheWrapper,
+)
+from ._attention_names import BlockSparseAttentionWrapper as BlockSparseAttentionWrapper
+from ._attention_names import CUDAGraphBatchDecodeWithPagedKVCacheWrapper as CUDAGraphBatchDecodeWithPagedKVCacheWrapper
+from ._attention_names import MultiLevelCascadeAttentionWrapper as MultiLevelCascadeAttentionWrapper
+from ._attention_names import PODWithPagedKVCacheWrapper as PODWithPagedKVCacheWrapper
+from ._attention_names import VariableBlockSparseAttentionWrapper as VariableBlockSparseAttentionWrapper
+from ._attention_names import fast_decode_plan as fast_decode_plan
+from ._attention_names import merge_state as merge_state
+from ._attention_names import merge_state_in_place as merge_state_in_place
+from ._attention_names import merge_states as merge_states
+from ._attention_names import single_decode_with_kv_cache as single_decode_with_kv_cache
+from ._attention_names import single_prefill_with_kv_cache as single_prefill_with_kv_cache
+from ._attention_names import single_prefill_with_kv_cache_return_lse as single_prefill_with_kv_cache_return_lse
 from ._refused import complete as _complete
 from ._refused import public_names as _public_names
 from ._refused import refusals as _refusals
