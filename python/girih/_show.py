@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
-from xml.sax.saxutils import escape
 
 from ._girih import Attention, Plan, Variant, mask_picture, plan_items, plan_lists
 
@@ -24,6 +23,11 @@ _CLASS_NAMES = ("never", "always", "depends")
 _CLASS_FILLS = ("#f3f4f6", "#cfe0fb", "#fde0bd")
 _CLASS_INKS = ("#c3c8d0", "#3a67ad", "#b06a1a")
 _MAX_CELLS = 128  # extent up to which single keys are drawn
+
+
+def _escaped(text: str) -> str:
+    # xml.sax.saxutils has it too, and brings half of the network library along.
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 class Svg:
@@ -69,13 +73,13 @@ class _Canvas:
         weight = ' font-weight="bold"' if bold else ""
         self.parts.append(
             f'<text x="{x:.5g}" y="{y:.5g}" font-size="{size}" font-family="{_MONO if mono else _SANS}" text-anchor="{anchor}" '
-            f'fill="{color}"{weight}>{escape(text)}</text>'
+            f'fill="{color}"{weight}>{_escaped(text)}</text>'
         )
 
     def rect(
         self, x: float, y: float, w: float, h: float, fill: str, stroke: str = "none", extra: str = "", hover: str = ""
     ) -> None:
-        inside = f"><title>{escape(hover)}</title></rect>" if hover else "/>"
+        inside = f"><title>{_escaped(hover)}</title></rect>" if hover else "/>"
         edge = "" if stroke == "none" else f' stroke="{stroke}"'
         self.parts.append(
             f'<rect x="{x:.6g}" y="{y:.6g}" width="{w:.6g}" height="{h:.6g}" fill="{fill}"{edge}{extra}{inside}'
@@ -99,7 +103,7 @@ class _Canvas:
         )
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" viewBox="0 0 {w} {h}" role="img">\n'
-            f"<title>{escape(self.title)}</title>\n<defs>{patterns}</defs>\n"
+            f"<title>{_escaped(self.title)}</title>\n<defs>{patterns}</defs>\n"
             f'<rect width="{w}" height="{h}" fill="#ffffff"/>\n'
         )
         return Svg(head + "\n".join(self.parts) + "\n</svg>\n", w, h)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable
@@ -623,3 +624,40 @@ def test_cuda_text_and_source() -> None:
         girih.source(spec, 17)
     with pytest.raises(NotImplementedError):
         girih.Attention(spec, girih.AttentionLimits(max_tokens=1, max_requests=1, max_kv_len=1))
+
+
+def test_without_columns_the_line_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Python 3.11 a traceback tells the line alone."""
+    from girih import _trace_errors
+
+    place_in = _trace_errors._place_in
+    monkeypatch.setattr(
+        _trace_errors,
+        "_place_in",
+        lambda code, trace: place_in(code, trace)._replace(
+            line=trace.tb_lineno, column=None, end_line=None, end_column=None
+        ),
+    )
+    for function, remedy in (
+        (chained, "Write (0 <= kv_pos) & (kv_pos <= q_pos)"),
+        (if_expression, "Write girih.select(q_pos > 3, score, score * 2)"),
+        (of_math, "Write girih.exp(score)"),
+        (index, 'TABLE: girih.Array("f32")'),
+    ):
+        with pytest.raises(TypeError) as caught:
+            girih.variant(function)
+        assert remedy in str(caught.value)
+
+
+def test_source_that_is_not_there() -> None:
+    names: dict[str, Any] = {}
+    exec("def gone(q_pos, kv_pos):\n    return 0 <= kv_pos <= q_pos\n", names)
+    with pytest.raises(TypeError, match=r'(?s)File "<string>", line 2, in gone.*\(a <= b\) & \(b <= c\)'):
+        girih.variant(names["gone"])
+
+
+def test_copies_are_the_same() -> None:
+    v = girih.Variant(mask=variants.causal(), name="v")
+    for other in (copy.copy(v), copy.deepcopy(v), copy.deepcopy({"a": v})["a"]):
+        assert repr(other) == repr(v)
+    assert repr(copy.deepcopy(v.mask)) == repr(v.mask)
