@@ -20,6 +20,9 @@ void bind_context(nb::module_& m);
 void bind_variant(nb::module_& m);
 void bind_show(nb::module_& m);
 void bind_attention(nb::module_& m);
+void bind_merge(nb::module_& m);
+void bind_page(nb::module_& m);
+void bind_info(nb::module_& m);
 
 /// Anything that array() takes; how it is called in signatures.
 class ArrayLike : public nb::object {
@@ -42,6 +45,7 @@ struct Array {
   TensorView view{};
   nb::object owner{};             ///< the object, or the capsule that its memory belongs to
   std::optional<void*> stream{};  ///< CUDA: the stream on which its library works now, where that is known
+  bool read_only = false;
 };
 
 enum class Access { read, write };

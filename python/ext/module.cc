@@ -12,4 +12,7 @@ NB_MODULE(_girih, m) {
   girih::python::bind_variant(m);
   girih::python::bind_show(m);
   girih::python::bind_attention(m);
+  girih::python::bind_merge(m);
+  girih::python::bind_page(m);
+  girih::python::bind_info(m);
 }

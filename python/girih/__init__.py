@@ -1,6 +1,7 @@
 """Girih: attention for LLM inference over any KV-cache layout, on CPUs and NVIDIA GPUs."""
 
 from . import variants
+from ._attention import attention
 from ._context import default_context
 from ._girih import (
     ArrayParam,
@@ -9,6 +10,7 @@ from ._girih import (
     AttentionLimits,
     AttentionSpec,
     BitsParam,
+    BlockSparse,
     Context,
     CpuInfo,
     DevicePlan,
@@ -22,19 +24,29 @@ from ._girih import (
     SegmentData,
     Variant,
     __version__,
+    append,
+    append_planned,
+    append_positions,
     array,
     attention_capabilities,
     available_cpu_targets,
     bits,
+    block_sparse,
+    copy_pages,
     cpu_info,
     cuda_code,
     dim,
     exp,
+    info,
     kv_head,
     kv_len,
+    kv_len_from_last_page,
     kv_pos,
     log,
     mean_square,
+    merge_state,
+    merge_states,
+    merge_states_varlen,
     q_head,
     q_idx,
     q_len,
@@ -50,6 +62,7 @@ from ._girih import (
     source,
     sqrt,
     tanh,
+    variable_block_sparse,
     x,
 )
 
@@ -59,6 +72,7 @@ from ._girih import max as max
 from ._girih import min as min
 from ._show import Svg, show_plan
 from ._variant import Array, Bits, Scalar, variant
+from ._warmup import warmup
 
 __all__ = [
     "Array",
@@ -69,6 +83,7 @@ __all__ = [
     "AttentionSpec",
     "Bits",
     "BitsParam",
+    "BlockSparse",
     "Context",
     "CpuInfo",
     "DevicePlan",
@@ -84,20 +99,31 @@ __all__ = [
     "Svg",
     "Variant",
     "__version__",
+    "append",
+    "append_planned",
+    "append_positions",
     "array",
+    "attention",
     "attention_capabilities",
     "available_cpu_targets",
     "bits",
+    "block_sparse",
+    "copy_pages",
     "cpu_info",
     "cuda_code",
     "default_context",
     "dim",
     "exp",
+    "info",
     "kv_head",
     "kv_len",
+    "kv_len_from_last_page",
     "kv_pos",
     "log",
     "mean_square",
+    "merge_state",
+    "merge_states",
+    "merge_states_varlen",
     "q_head",
     "q_idx",
     "q_len",
@@ -114,7 +140,9 @@ __all__ = [
     "source",
     "sqrt",
     "tanh",
+    "variable_block_sparse",
     "variant",
     "variants",
+    "warmup",
     "x",
 ]
