@@ -17,7 +17,7 @@ INK, SOFT, LINE = "#1f2430", "#5b6270", "#8a92a0"
 _SANS = "Helvetica, Arial, 'DejaVu Sans', sans-serif"
 _MONO = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
-_NEVER, _ALWAYS, _DEPENDS = 0, 1, 2
+_ALWAYS, _DEPENDS = 1, 2  # 0 is never
 _UNKNOWN, _HIDDEN = 3, 4  # of single keys, beside the class of their tile
 _CLASS_NAMES = ("never", "always", "depends")
 _CLASS_FILLS = ("#f3f4f6", "#cfe0fb", "#fde0bd")
