@@ -1,5 +1,5 @@
 // Variants for Python: their parts, Rope, the built-in ones. Expressions are in expressions.cc, the tracing of functions in
-// girih/_variant.py, pictures in show.cc and girih/_show.py.
+// girih/_variant.py, pictures in show.cc and girih/_show_mask.py.
 #include "girih/variant.h"
 
 #include <fmt/format.h>
@@ -170,10 +170,10 @@ void bind_variant_class(nb::module_& m) {
       .def(
           "show",
           [](nb::handle self, const nb::args& args, const nb::kwargs& kwargs) {
-            return nb::module_::import_("girih._show").attr("show_mask")(self, *args, **kwargs);
+            return nb::module_::import_("girih._show_mask").attr("show_mask")(self, *args, **kwargs);
           },
           nb::sig("def show(self, q_len: int, kv_len: int, *, params: collections.abc.Mapping[str, typing.Any] | None = None, tile: int | "
-                  "tuple[int, int] | None = None, q_head: int = 0, kv_head: int = 0) -> girih._show.Svg"),
+                  "tuple[int, int] | None = None, q_head: int = 0, kv_head: int = 0) -> girih._svg.Svg"),
           "A picture of the mask over one request's queries (down) and keys (right): which tiles the planner proves never visible (they "
           "are\n"
           "skipped) or always visible (they run without mask code), and which are left to the kernel. Up to 128 x 128 also every key that\n"

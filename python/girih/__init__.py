@@ -70,7 +70,8 @@ from ._girih import (
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
-from ._show import Svg, show_plan
+from ._show_plan import show_plan
+from ._svg import Svg
 from ._variant import Array, Bits, Scalar, variant
 from ._warmup import warmup
 

@@ -267,7 +267,7 @@ def test_plan_picture_shows_every_item() -> None:
 def test_lists_of_a_plan_are_balanced_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU small and large tiles have kernels and blocks of their own; here a CPU's plan is read as if it were one."""
     attention = planned()
-    monkeypatch.setattr("girih._show.plan_lists", lambda plan: [("small", 0, 2), ("large", 2, 6)])
+    monkeypatch.setattr("girih._show_plan.plan_lists", lambda plan: [("small", 0, 2), ("large", 2, 6)])
     svg = girih.show_plan(attention)
     root = parse(svg)
     costs: Counter[int] = Counter()
