@@ -4,6 +4,8 @@
 
 NB_MODULE(_girih, m) {
   m.doc() = "The compiled part of girih.";
+  // What a program still holds when it ends (module globals, contexts of threads) is no leak.
+  girih::python::nb::set_leak_warnings(false);
   m.attr("__version__") = girih::kVersion;
   girih::python::bind_errors(m);
   girih::python::bind_context(m);
