@@ -75,9 +75,6 @@ from ._show_plan import show_plan
 from ._svg import Svg
 from ._variant import Array, Bits, Scalar, variant
 from ._warmup import warmup
-from ._show import Svg, show_plan
-from ._variant import Array, Bits, Scalar, variant
-from ._warmup import warmup
 from .activation import (
     activate,
     gelu_and_mul,
@@ -120,16 +117,13 @@ __all__ = [
     "PlanInfo",
     "Quantization",
     "Rope",
+    "Sampled",
     "Scalar",
     "Schedule",
     "Segment",
     "SegmentData",
-    "Svg",
-    "Sampled",
-    "Schedule",
-    "Segment",
-    "SegmentData",
     "Speculated",
+    "Svg",
     "TopK",
     "Variant",
     "Yarn",
@@ -186,9 +180,9 @@ __all__ = [
     "select",
     "show_plan",
     "sigmoid",
-    "source",
     "silu_and_mul",
     "softmax",
+    "source",
     "sqrt",
     "swigluoai_and_mul",
     "tanh",
