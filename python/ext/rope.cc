@@ -1,4 +1,4 @@
-// rope, its tables and rope_append for Python; girih/rope.py documents them.
+// rope and its tables for Python; girih/rope.py documents them.
 #include "girih/rope.h"
 
 #include <fmt/format.h>
@@ -45,10 +45,10 @@ Call::Quantized rotated(Call& call, const TensorView& t, nb::handle object, nb::
   return call.quantized(quantization, nb::none(), object, name, t);
 }
 
-nb::object rope_(nb::object q, nb::object k, ArrayLike cos_sin, nb::object positions, nb::object indptr, nb::object offsets,
-                 int rotary_begin, bool interleaved, bool inplace, nb::object q_out, nb::object k_out, nb::object q_weight,
-                 nb::object k_weight, float eps, float weight_offset, const QuantizationLike* q_quantization,
-                 const QuantizationLike* k_quantization, const Context* context, nb::object stream) {
+nb::tuple rope_(nb::object q, nb::object k, ArrayLike cos_sin, nb::object positions, nb::object indptr, nb::object offsets,
+                int rotary_begin, bool interleaved, bool inplace, nb::object q_out, nb::object k_out, nb::object q_weight,
+                nb::object k_weight, float eps, float weight_offset, const QuantizationLike* q_quantization,
+                const QuantizationLike* k_quantization, const Context* context, nb::object stream) {
   if (q.is_none() && k.is_none()) throw nb::value_error("q: neither q nor k is given; there is nothing to rotate");
   Call call(q.is_none() ? k : q, q.is_none() ? "k" : "q", context, stream);
   RopeArgs args{.q = q.is_none() ? TensorView{} : call.first(),

@@ -80,7 +80,7 @@ from .activation import (
 )
 from .norm import layer_norm, rms_norm
 from .quantization import dequantize, packbits, quantize, segment_packbits
-from .rope import Yarn, rope, rope_cos_sin, rope_frequencies
+from .rope import Yarn, rope, rope_append, rope_append_planned, rope_cos_sin, rope_frequencies
 from .sampling import (
     Sampled,
     Speculated,
@@ -161,6 +161,8 @@ __all__ = [
     "request",
     "rms_norm",
     "rope",
+    "rope_append",
+    "rope_append_planned",
     "rope_cos_sin",
     "rope_frequencies",
     "rsqrt",
