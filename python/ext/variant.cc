@@ -86,11 +86,19 @@ template <typename F>
 void bind_binary(nb::class_<Expr>& cls, const char* name, const char* reflected, F op, const char* doc = nullptr) {
   cls.def(
       name, [op](const Expr& a, const ExprLike& b) { return in_python_words([&] { return op(a, expr(b)); }); }, nb::is_operator(),
-      nb::arg("other"), doc == nullptr ? "" : doc);
+      nb::arg("other").none(), doc == nullptr ? "" : doc);
   if (reflected != nullptr)
     cls.def(
         reflected, [op](const Expr& a, const ExprLike& b) { return in_python_words([&] { return op(expr(b), a); }); }, nb::is_operator(),
-        nb::arg("other"), doc == nullptr ? "" : doc);
+        nb::arg("other").none(), doc == nullptr ? "" : doc);
+}
+
+/// For type checkers the result is Any: a subclass of object may return nothing else in place of bool.
+template <typename F>
+void bind_equality(nb::class_<Expr>& cls, const char* name, F op, const nb::sig& signature) {
+  cls.def(
+      name, [op](const Expr& a, const ExprLike& b) { return in_python_words([&] { return op(a, expr(b)); }); }, nb::is_operator(),
+      nb::arg("other").none(), signature);
 }
 
 void bind_expr(nb::module_& m) {
@@ -104,7 +112,7 @@ void bind_expr(nb::module_& m) {
       "`/` divides numbers, `//` and `%` are those of Python on integers (by 0: 0). Conditions combine by & | ~, with parentheses round\n"
       "comparisons: (kv_pos <= q_pos) & (q_pos - kv_pos < 1024).");
   cls.def(
-      "__init__", [](Expr* self, const ExprLike& value) { new (self) Expr(expr(value)); }, nb::arg("value"),
+      "__init__", [](Expr* self, const ExprLike& value) { new (self) Expr(expr(value)); }, nb::arg("value").none(),
       "A constant: a bool, int or float, or a scalar of NumPy or PyTorch.");
   bind_binary(cls, "__add__", "__radd__", [](const Expr& a, const Expr& b) { return a + b; });
   bind_binary(cls, "__sub__", "__rsub__", [](const Expr& a, const Expr& b) { return a - b; });
@@ -117,8 +125,12 @@ void bind_expr(nb::module_& m) {
   bind_binary(cls, "__le__", nullptr, [](const Expr& a, const Expr& b) { return a <= b; });
   bind_binary(cls, "__gt__", nullptr, [](const Expr& a, const Expr& b) { return a > b; });
   bind_binary(cls, "__ge__", nullptr, [](const Expr& a, const Expr& b) { return a >= b; });
-  bind_binary(cls, "__eq__", nullptr, [](const Expr& a, const Expr& b) { return a == b; });
-  bind_binary(cls, "__ne__", nullptr, [](const Expr& a, const Expr& b) { return a != b; });
+  bind_equality(
+      cls, "__eq__", [](const Expr& a, const Expr& b) { return a == b; },
+      nb::sig("def __eq__(self, other: girih._typing.ExprLike) -> typing.Any"));
+  bind_equality(
+      cls, "__ne__", [](const Expr& a, const Expr& b) { return a != b; },
+      nb::sig("def __ne__(self, other: girih._typing.ExprLike) -> typing.Any"));
   bind_binary(cls, "__and__", "__rand__", [](const Expr& a, const Expr& b) { return a & b; });
   bind_binary(cls, "__or__", "__ror__", [](const Expr& a, const Expr& b) { return a | b; });
   const auto unary = [&](const char* name, Expr (*op)(Expr)) {
@@ -139,7 +151,10 @@ void bind_expr(nb::module_& m) {
   cls.def("__repr__", [](const Expr& self) { return text_of(self); });
   cls.def_prop_ro(
       "type", [](const Expr& self) { return std::string(variant::name(self.type())); }, "\"boolean\", \"integer\" or \"number\"");
-  cls.attr("__hash__") = nb::none();         // == makes an expression
+  // == makes an expression, so no dict could find one.
+  cls.def(
+      "__hash__", [](const Expr&) -> Py_hash_t { raise_type("unhashable type: 'Expr' (== of expressions makes an expression)"); },
+      nb::sig("def __hash__(self) -> typing.NoReturn"));
   cls.attr("__array_ufunc__") = nb::none();  // numpy.float32(2) * e is for Expr to compute
 }
 
@@ -166,7 +181,8 @@ void bind_functions(nb::module_& m) {
       [](const ExprLike& condition, const ExprLike& if_true, const ExprLike& if_false) {
         return in_python_words([&] { return select(expr(condition), expr(if_true), expr(if_false)); });
       },
-      nb::arg("condition"), nb::arg("if_true"), nb::arg("if_false"), "`if_true` where the condition holds, else `if_false`.");
+      nb::arg("condition").none(), nb::arg("if_true").none(), nb::arg("if_false").none(),
+      "`if_true` where the condition holds, else `if_false`.");
   const auto binary = [&](const char* name, Expr (*op)(Expr, Expr), const char* doc) {
     m.def(
         name, [op](const ExprLike& a, const ExprLike& b) { return in_python_words([&] { return op(expr(a), expr(b)); }); }, nb::arg("a"),
@@ -178,7 +194,7 @@ void bind_functions(nb::module_& m) {
       "max", [](Expr a, Expr b) { return max(std::move(a), std::move(b)); }, "The larger of two expressions.");
   const auto unary = [&](const char* name, Expr (*op)(Expr), const char* doc) {
     m.def(
-        name, [op](const ExprLike& a) { return in_python_words([&] { return op(expr(a)); }); }, nb::arg("a"), doc);
+        name, [op](const ExprLike& a) { return in_python_words([&] { return op(expr(a)); }); }, nb::arg("a").none(), doc);
   };
   unary(
       "abs", [](Expr a) { return abs(std::move(a)); }, "The magnitude; keeps the type.");
@@ -227,7 +243,7 @@ void bind_parameters(nb::module_& m) {
           nb::arg("name"), nb::arg("dtype") = "f32", nb::arg("time") = "run")
       .def(
           "__getitem__", [](const ArrayParam& self, const ExprLike& index) { return in_python_words([&] { return self[expr(index)]; }); },
-          nb::arg("index"), "The element at an integer expression, a number (f32) or an integer (i32, i64).")
+          nb::arg("index").none(), "The element at an integer expression, a number (f32) or an integer (i32, i64).")
       .def_prop_ro("name", [](const ArrayParam& self) { return CudaArg(self).name(); })
       .def_prop_ro("dtype", [](const ArrayParam& self) { return std::string(name(node_of(CudaArg(self)).param_dtype)); })
       .def_prop_ro("time", [](const ArrayParam& self) { return name_of(node_of(CudaArg(self)).param_time); })
@@ -242,7 +258,7 @@ void bind_parameters(nb::module_& m) {
           nb::arg("name"), nb::arg("time") = "run")
       .def(
           "__getitem__", [](const BitsParam& self, const ExprLike& index) { return in_python_words([&] { return self[expr(index)]; }); },
-          nb::arg("index"), "The bit at an integer expression, a boolean.")
+          nb::arg("index").none(), "The bit at an integer expression, a boolean.")
       .def_prop_ro("name", [](const BitsParam& self) { return CudaArg(self).name(); })
       .def_prop_ro("time", [](const BitsParam& self) { return name_of(node_of(CudaArg(self)).param_time); })
       .def("__repr__", [](const BitsParam& self) {
@@ -346,7 +362,7 @@ Variant checked(Variant v, const nb::kwargs& given) {
     const auto text = nb::cast<std::string>(key);
     const auto* hook = std::find_if(std::begin(kHooks), std::end(kHooks), [&](const Hook& h) { return text == h.name; });
     if (hook != std::end(kHooks)) {
-      v.*hook->member = value.is_none() ? Expr() : expr(value);
+      v.*hook->member = value.is_none() ? Expr() : hook->member == &Variant::mask ? expr(value) : number_of(expr(value));
     } else if (text == "softmax") {
       if (!nb::isinstance<nb::bool_>(value)) raise_type("softmax: must be True or False");
       v.softmax = nb::cast<bool>(value);
@@ -422,6 +438,22 @@ void bind_variant_class(nb::module_& m) {
           },
           nb::sig("def params(self) -> dict[str, tuple[str, str, str]]"),
           "Its parameters: {name: (\"number\" | \"integer\" | \"array\" | \"bits\", dtype, \"plan\" | \"run\")}.")
+      .def(
+          "show",
+          [](nb::handle self, const nb::args& args, const nb::kwargs& kwargs) {
+            return nb::module_::import_("girih._show").attr("show_mask")(self, *args, **kwargs);
+          },
+          nb::sig("def show(self, q_len: int, kv_len: int, *, params: collections.abc.Mapping[str, typing.Any] | None = None, tile: int | "
+                  "tuple[int, int] | None = None, q_head: int = 0, kv_head: int = 0) -> girih._show.Svg"),
+          "A picture of the mask over one request's queries (down) and keys (right): which tiles the planner proves never visible (they "
+          "are\n"
+          "skipped) or always visible (they run without mask code), and which are left to the kernel. Up to 128 x 128 also every key that\n"
+          "is visible.\n\n"
+          "q_len, kv_len: extents; queries are the last q_len positions.\n"
+          "params: values of parameters; what a missing one decides is drawn as unknown.\n"
+          "tile: keys and queries a tile, or (queries, keys); None: 64, less for short and more for long extents.\n"
+          "q_head, kv_head: of which head, where the mask differs by head.\n\n"
+          "Returns an Svg: shown by notebooks; save(path) writes it, str() is its text.")
       .def("__repr__", [](const Variant& self) {
         std::string text;
         const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };

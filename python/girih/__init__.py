@@ -62,14 +62,19 @@ from ._girih import (
     score,
     select,
     sigmoid,
+    source,
     sqrt,
     tanh,
     variable_block_sparse,
     x,
 )
+
+# Not in __all__, so that `from girih import *` leaves Python's own.
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
+from ._show import Svg, show_plan
+from ._variant import Array, Bits, Scalar, variant
 from ._warmup import warmup
 from .activation import (
     activate,
@@ -95,11 +100,13 @@ from .sampling import (
 )
 
 __all__ = [
+    "Array",
     "ArrayParam",
     "Attention",
     "AttentionCapability",
     "AttentionLimits",
     "AttentionSpec",
+    "Bits",
     "BitsParam",
     "BlockSparse",
     "Context",
@@ -111,6 +118,11 @@ __all__ = [
     "PlanInfo",
     "Quantization",
     "Rope",
+    "Scalar",
+    "Schedule",
+    "Segment",
+    "SegmentData",
+    "Svg",
     "Sampled",
     "Schedule",
     "Segment",
@@ -172,7 +184,9 @@ __all__ = [
     "score",
     "segment_packbits",
     "select",
+    "show_plan",
     "sigmoid",
+    "source",
     "silu_and_mul",
     "softmax",
     "sqrt",
@@ -183,6 +197,7 @@ __all__ = [
     "top_k_renorm_probs",
     "top_p_renorm_probs",
     "variable_block_sparse",
+    "variant",
     "variants",
     "warmup",
     "x",
