@@ -85,7 +85,14 @@ from .activation import (
 )
 from .norm import layer_norm, rms_norm
 from .quantization import dequantize, packbits, quantize, segment_packbits
-from .rope import Yarn, rope, rope_append, rope_append_planned, rope_cos_sin, rope_frequencies
+from .rope import (
+    Yarn,
+    rope,
+    rope_append,
+    rope_append_planned,
+    rope_cos_sin,
+    rope_frequencies,
+)
 from .sampling import (
     Sampled,
     Speculated,
@@ -118,16 +125,16 @@ __all__ = [
     "PlanInfo",
     "Quantization",
     "Rope",
+    "Sampled",
     "Scalar",
     "Schedule",
-    "Segment",
-    "SegmentData",
-    "Svg",
-    "Sampled",
     "Schedule",
     "Segment",
+    "Segment",
+    "SegmentData",
     "SegmentData",
     "Speculated",
+    "Svg",
     "TopK",
     "Variant",
     "Yarn",
@@ -186,9 +193,9 @@ __all__ = [
     "select",
     "show_plan",
     "sigmoid",
-    "source",
     "silu_and_mul",
     "softmax",
+    "source",
     "sqrt",
     "swigluoai_and_mul",
     "tanh",
