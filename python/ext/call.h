@@ -24,6 +24,10 @@ struct Output {
   nb::object object = nb::none();
 };
 
+/// Several results, as type checkers see them.
+using Two = nb::typed<nb::tuple, nb::object, nb::object>;
+using Five = nb::typed<nb::tuple, nb::object, nb::object, nb::object, nb::object, nb::object>;
+
 /// A name in the library's texts, and what Python callers know it as.
 using Name = std::pair<std::string_view, std::string_view>;
 using Names = std::span<const Name>;

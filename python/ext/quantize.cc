@@ -67,8 +67,8 @@ nb::object packbits_(ArrayLike x, std::string_view order, nb::object out, const 
   return result.object;
 }
 
-nb::tuple segment_packbits_(ArrayLike x, IndicesLike indptr, std::string_view order, nb::object out, const Context* context,
-                            nb::object stream) {
+nb::typed<nb::tuple, nb::object, nb::typed<nb::list, int>> segment_packbits_(ArrayLike x, IndicesLike indptr, std::string_view order,
+                                                                             nb::object out, const Context* context, nb::object stream) {
   const BitOrder bit_order = order_from_name(order);
   Call call(x, "x", context, stream);
   const IndexArray host(indptr, "indptr");

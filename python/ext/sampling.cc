@@ -50,12 +50,12 @@ DType index_dtype(nb::handle object, std::string_view name) {
 
 std::int64_t rows_of(const TensorView& t) { return t.rank > 0 ? t.shape[0] : 0; }
 
-nb::tuple sample_(ArrayLike input, nb::handle kind, nb::object indices, nb::object bias_tokens, nb::object bias, nb::object history,
-                  nb::object history_counts, nb::object repetition_penalty, nb::object frequency_penalty, nb::object presence_penalty,
-                  nb::object allowed, nb::object temperature, nb::object top_k, nb::object top_p, nb::object min_p, nb::handle order,
-                  nb::object seed, nb::object offset, nb::object tokens, nb::object token_dtype, nb::object valid, nb::object logprobs,
-                  std::int64_t num_top, nb::object top_tokens, nb::object top_logprobs, nb::handle logprob_kind, const Context* context,
-                  nb::object stream) {
+Five sample_(ArrayLike input, nb::handle kind, nb::object indices, nb::object bias_tokens, nb::object bias, nb::object history,
+             nb::object history_counts, nb::object repetition_penalty, nb::object frequency_penalty, nb::object presence_penalty,
+             nb::object allowed, nb::object temperature, nb::object top_k, nb::object top_p, nb::object min_p, nb::handle order,
+             nb::object seed, nb::object offset, nb::object tokens, nb::object token_dtype, nb::object valid, nb::object logprobs,
+             std::int64_t num_top, nb::object top_tokens, nb::object top_logprobs, nb::handle logprob_kind, const Context* context,
+             nb::object stream) {
   Call call(input, "input", context, stream);
   SampleArgs args{.kind = second_of(kind, "kind", "logits", "probs") ? SampleInput::probs : SampleInput::logits,
                   .input = call.first(),
@@ -139,9 +139,9 @@ nb::object top_k_mask_logits_(ArrayLike logits, nb::object top_k, nb::object out
   return result.object;
 }
 
-nb::tuple top_k_(ArrayLike input, std::int64_t k, bool sorted, nb::object row_starts, nb::object row_lengths, nb::object page_table,
-                 nb::object row_requests, std::int64_t page_size, nb::object index_offsets, nb::object values, nb::object indices,
-                 nb::object index_dtype_, const Context* context, nb::object stream) {
+Two top_k_(ArrayLike input, std::int64_t k, bool sorted, nb::object row_starts, nb::object row_lengths, nb::object page_table,
+           nb::object row_requests, std::int64_t page_size, nb::object index_offsets, nb::object values, nb::object indices,
+           nb::object index_dtype_, const Context* context, nb::object stream) {
   Call call(input, "input", context, stream);
   TopKArgs args{.input = call.first(),
                 .k = k,
@@ -162,9 +162,9 @@ nb::tuple top_k_(ArrayLike input, std::int64_t k, bool sorted, nb::object row_st
   return nb::make_tuple(new_values.object, new_indices.object);
 }
 
-nb::tuple speculative(ArrayLike target_probs, ArrayLike draft_tokens, nb::object draft_probs, nb::object draft_lengths, bool greedy,
-                      nb::object seed, nb::object offset, nb::object tokens, nb::object token_dtype, nb::object accepted,
-                      const Context* context, nb::object stream) {
+Two speculative(ArrayLike target_probs, ArrayLike draft_tokens, nb::object draft_probs, nb::object draft_lengths, bool greedy,
+                nb::object seed, nb::object offset, nb::object tokens, nb::object token_dtype, nb::object accepted, const Context* context,
+                nb::object stream) {
   Call call(target_probs, "target_probs", context, stream);
   SpeculativeArgs args{.draft_probs = call.in(draft_probs, "draft_probs"),
                        .draft_tokens = call.in(draft_tokens, "draft_tokens"),
