@@ -309,6 +309,7 @@ Call::Quantized Call::quantized(const QuantizationLike* q, nb::handle dtype, nb:
     // The array given says its type itself.
     const DType type = dtype.is_none() ? x.dtype : python::dtype(dtype, "dtype");
     result.codes = this->out(out, name, type, whole);
+    check_type(result.codes, out, name, dtype, "dtype");
     return result;
   }
   result.codes = this->out(out, name, q->dtype, whole);
@@ -347,6 +348,14 @@ void Call::rethrow(const Error& error, Names names) {
       text.replace(at, ours.size(), theirs);
   }
   throw Error(error.code(), text);
+}
+
+void check_type(const Output& output, nb::handle given, std::string_view name, nb::handle dtype, std::string_view dtype_name) {
+  if (given.is_none() || dtype.is_none()) return;
+  const DType type = python::dtype(dtype, dtype_name);
+  if (output.view.dtype != type)
+    throw nb::value_error(
+        fmt::format("{}: is {}, but {} is {}; leave one out", dtype_name, girih::name(type), name, girih::name(output.view.dtype)).c_str());
 }
 
 TensorView as_codes(TensorView bytes, DType dtype, std::string_view name, std::int64_t dim) {

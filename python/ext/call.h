@@ -110,6 +110,9 @@ class Call {
   std::vector<nb::object> kept_{};
 };
 
+/// Fails where a caller gave an array and, by `dtype_name`, another type than it has.
+void check_type(const Output& output, nb::handle given, std::string_view name, nb::handle dtype, std::string_view dtype_name);
+
 /// A view of 4-bit codes: the last extent counts codes, of which an array of bytes holds two each. `dim`: how many, where that is known.
 TensorView as_codes(TensorView bytes, DType dtype, std::string_view name, std::int64_t dim = -1);
 

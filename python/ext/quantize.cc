@@ -53,6 +53,7 @@ nb::object dequantize_(ArrayLike x, nb::object codes_dtype, std::string_view sca
       throw nb::value_error(fmt::format("codes: is {}, but x is {}; leave it out", name(type), name(codes.dtype)).c_str());
   }
   const Output result = call.out_like(out, "out", dtype.is_none() ? DType::f32 : python::dtype(dtype, "dtype"), codes);
+  check_type(result, out, "out", dtype, "dtype");
   const Quantization given{
       .scale = scale_from_name(scale), .scales = call.in(scales, "scales"), .global_scale = global_scale, .swizzled = swizzled};
   call.run(kNames, [&] { dequantize(call.context(), codes, result.view, given, call.stream()); });

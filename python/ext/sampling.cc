@@ -79,6 +79,7 @@ Five sample_(ArrayLike input, nb::handle kind, nb::object indices, nb::object bi
   if (num_top < 0 || num_top > 128) throw nb::value_error(fmt::format("num_top: is {}; must be 0 to 128", num_top).c_str());
   const DType type = index_dtype(token_dtype, "token_dtype");
   const Output chosen = call.out(tokens, "tokens", type, {rows});
+  check_type(chosen, tokens, "tokens", token_dtype, "token_dtype");
   const Output is_valid = call.flags(valid, "valid", rows);
   const Output chosen_logprobs = call.wanted(logprobs, "logprobs", DType::f32, {rows});
   Output first_tokens, first_logprobs;
@@ -88,7 +89,7 @@ Five sample_(ArrayLike input, nb::handle kind, nb::object indices, nb::object bi
       const TensorView given = call.in(top_tokens.is_none() ? top_logprobs : top_tokens, "top_tokens");
       n = given.rank == 2 ? given.shape[1] : 0;
     }
-    first_tokens = call.out(top_tokens, "top_tokens", type, {rows, n});
+    first_tokens = call.out(top_tokens, "top_tokens", chosen.view.dtype, {rows, n});
     first_logprobs = call.out(top_logprobs, "top_logprobs", DType::f32, {rows, n});
     if (num_top > 0 && first_tokens.view.rank == 2 && first_tokens.view.shape[1] != num_top)
       throw nb::value_error(fmt::format("top_tokens: has {} columns; num_top is {}", first_tokens.view.shape[1], num_top).c_str());
@@ -156,6 +157,7 @@ Two top_k_(ArrayLike input, std::int64_t k, bool sorted, nb::object row_starts, 
   const std::int64_t width = std::clamp<std::int64_t>(k, 0, 4096), rows = rows_of(args.input);
   const Output new_values = call.wanted(values, "values", args.input.dtype, {rows, width});
   const Output new_indices = call.out(indices, "indices", index_dtype(index_dtype_, "index_dtype"), {rows, width});
+  check_type(new_indices, indices, "indices", index_dtype_, "index_dtype");
   args.values = new_values.view;
   args.indices = new_indices.view;
   call.run(kNames, [&] { top_k(call.context(), args); });
@@ -176,7 +178,8 @@ Two speculative(ArrayLike target_probs, ArrayLike draft_tokens, nb::object draft
   const TensorView& target = args.target_probs;
   const DType type = index_dtype(token_dtype, "token_dtype");
   const Output emitted = call.out(tokens, "tokens", type, {rows_of(target), target.rank > 1 ? target.shape[1] : 0});
-  const Output counts = call.wanted(accepted, "accepted", type, {rows_of(target)});
+  check_type(emitted, tokens, "tokens", token_dtype, "token_dtype");
+  const Output counts = call.wanted(accepted, "accepted", emitted.view.dtype, {rows_of(target)});
   args.tokens = emitted.view;
   args.accepted = counts.view;
   call.run(kNames, [&] { chain_speculative_sample(call.context(), args); });

@@ -66,7 +66,7 @@ def rope_cos_sin(
     llama31, yarn: rules of these models, see :class:`girih.Rope.Llama31` and :class:`Yarn`.
     ntk: theta becomes ``theta * ntk ** (rotary_dim / (rotary_dim - 2))``. Dynamic NTK for a length L beyond the
         original context C with factor s is ``ntk = s * L / C - (s - 1)``.
-    like: the table is a tensor on the device of this torch.Tensor. None: a numpy.ndarray.
+    like: a torch.Tensor, on whose device the table then is a tensor. None, or a numpy.ndarray: a numpy.ndarray.
 
     Raises ValueError for numbers that make no table.
     """
@@ -78,6 +78,8 @@ def rope_cos_sin(
         return torch.frombuffer(table, dtype=torch.float32).view(num_positions, rotary_dim).to(like.device)
     import numpy
 
+    if like is not None and not isinstance(like, numpy.ndarray):
+        raise TypeError(f"like: {type(like)} is neither a torch.Tensor nor a numpy.ndarray")
     return numpy.frombuffer(table, dtype=numpy.float32).reshape(num_positions, rotary_dim)
 
 
