@@ -3,8 +3,6 @@
 from . import variants
 from ._attention import attention
 from ._context import default_context
-
-# Expressions: see Expr. `min`, `max` and `abs` are not in __all__, so that `from girih import *` leaves Python's own.
 from ._girih import (
     ArrayParam,
     Attention,
@@ -73,7 +71,8 @@ from ._girih import (
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
-from ._show import Svg, show_plan
+from ._show_plan import show_plan
+from ._svg import Svg
 from ._variant import Array, Bits, Scalar, variant
 from ._warmup import warmup
 from .activation import (
@@ -128,6 +127,8 @@ __all__ = [
     "Sampled",
     "Scalar",
     "Schedule",
+    "Segment",
+    "SegmentData",
     "Schedule",
     "Segment",
     "Segment",
