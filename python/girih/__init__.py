@@ -84,7 +84,14 @@ from .activation import (
 )
 from .norm import layer_norm, rms_norm
 from .quantization import dequantize, packbits, quantize, segment_packbits
-from .rope import Yarn, rope, rope_cos_sin, rope_frequencies
+from .rope import (
+    Yarn,
+    rope,
+    rope_append,
+    rope_append_planned,
+    rope_cos_sin,
+    rope_frequencies,
+)
 from .sampling import (
     Sampled,
     Speculated,
@@ -174,6 +181,8 @@ __all__ = [
     "request",
     "rms_norm",
     "rope",
+    "rope_append",
+    "rope_append_planned",
     "rope_cos_sin",
     "rope_frequencies",
     "rsqrt",
