@@ -1,6 +1,6 @@
 """Girih: attention for LLM inference over any KV-cache layout, on CPUs and NVIDIA GPUs."""
 
-from . import variants
+from . import bench, variants
 from ._attention import attention
 from ._context import default_context
 from ._girih import (
@@ -148,6 +148,7 @@ __all__ = [
     "attention",
     "attention_capabilities",
     "available_cpu_targets",
+    "bench",
     "bits",
     "block_sparse",
     "chain_speculative_sample",
