@@ -621,7 +621,7 @@ def test_capabilities_and_info() -> None:
     assert operators["rms_norm"]["cuda"] and operators["sample"]["cpu"]
     assert json.loads(json.dumps(info)) == info
     assert list(info) == [
-        *("version", "cpu", "targets", "target", "workers", "attention"),
+        *("version", "cpu", "targets", "target", "workers", "attention", "operators"),
         *("driver", "nvrtc", "kernels", "cache", "packs", "environment"),
     ]
     assert info["version"] == girih.__version__
