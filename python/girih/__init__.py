@@ -1,6 +1,13 @@
 """Girih: attention for LLM inference over any KV-cache layout, on CPUs and NVIDIA GPUs."""
 
 from . import bench, variants
+from ._activation import (
+    activate,
+    gelu_and_mul,
+    gelu_tanh_and_mul,
+    silu_and_mul,
+    swigluoai_and_mul,
+)
 from ._attention import attention
 from ._context import default_context
 from ._girih import (
@@ -71,20 +78,9 @@ from ._girih import (
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
-from ._show_plan import show_plan
-from ._svg import Svg
-from ._variant import Array, Bits, Scalar, variant
-from ._warmup import warmup
-from .activation import (
-    activate,
-    gelu_and_mul,
-    gelu_tanh_and_mul,
-    silu_and_mul,
-    swigluoai_and_mul,
-)
-from .norm import layer_norm, rms_norm
-from .quantization import dequantize, packbits, quantize, segment_packbits
-from .rope import (
+from ._norm import layer_norm, rms_norm
+from ._quantization import dequantize, packbits, quantize, segment_packbits
+from ._rope import (
     Yarn,
     rope,
     rope_append,
@@ -92,7 +88,7 @@ from .rope import (
     rope_cos_sin,
     rope_frequencies,
 )
-from .sampling import (
+from ._sampling import (
     Sampled,
     Speculated,
     TopK,
@@ -104,6 +100,10 @@ from .sampling import (
     top_k_renorm_probs,
     top_p_renorm_probs,
 )
+from ._show_plan import show_plan
+from ._svg import Svg
+from ._variant import Array, Bits, Scalar, variant
+from ._warmup import warmup
 
 __all__ = [
     "Array",
