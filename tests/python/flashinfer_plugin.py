@@ -34,6 +34,8 @@ LIMITS = {
     "hidden_size": 8192,
     "num_elements": 10**6,
 }
+#: Of batch_size times vocab_size.
+LARGEST_BATCH = 10**6
 #: Loops that repeat one call to catch rare faults: local variables of that name.
 REPEATS = {"num_trails": 20}
 #: Tests that count draws of millions of rows.
@@ -239,6 +241,9 @@ def chosen(items: list[pytest.Item], count: int) -> list[pytest.Item]:
 def small(item: pytest.Item) -> bool:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     if "_freq" in item.name and parameters.get("vocab_size", 0) > COUNTING_VOCAB:
+        return False
+    sizes = [parameters.get(name, 1) for name in ("batch_size", "vocab_size")]
+    if all(isinstance(n, int) for n in sizes) and math.prod(sizes) > LARGEST_BATCH:
         return False
     return all(not isinstance(parameters.get(name), int) or parameters[name] <= limit for name, limit in LIMITS.items())
 
