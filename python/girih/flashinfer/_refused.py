@@ -36,6 +36,11 @@ class Refused:
     def __instancecheck__(self, instance: object) -> bool:
         return False
 
+    def __or__(self, other: Any) -> Any:
+        return Any  # in annotations
+
+    __ror__ = __or__
+
     def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
         self()
 

@@ -11,6 +11,7 @@ import torch
 
 from ..._jit_variant import CustomModule, hooks_of_declaration
 from ..._problem import refuse
+from ..._refused import Refused
 from . import variants as variants
 
 __all__ = [
@@ -199,3 +200,9 @@ def gen_customize_pod_module(*args: Any, **kwargs: Any) -> NoReturn:
 def gen_customize_batch_pod_module(*args: Any, **kwargs: Any) -> NoReturn:
     """Refused: as gen_customize_pod_module()."""
     refuse("gen_customize_batch_pod_module", "a variant of POD", "use two prefill wrappers with jit_args")
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("gen_"):
+        return Refused(f"jit.attention.{name}", "Girih compiles in process when it first schedules; girih.warmup() does so ahead")
+    raise AttributeError(f"module 'girih.flashinfer.jit.attention' has no attribute {name!r}")
