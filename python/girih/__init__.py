@@ -3,8 +3,6 @@
 from . import variants
 from ._attention import attention
 from ._context import default_context
-
-# Expressions: see Expr. `min`, `max` and `abs` are not in __all__, so that `from girih import *` leaves Python's own.
 from ._girih import (
     ArrayParam,
     Attention,
@@ -73,7 +71,8 @@ from ._girih import (
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
-from ._show import Svg, show_plan
+from ._show_plan import show_plan
+from ._svg import Svg
 from ._variant import Array, Bits, Scalar, variant
 from ._warmup import warmup
 from .activation import (
@@ -118,16 +117,18 @@ __all__ = [
     "PlanInfo",
     "Quantization",
     "Rope",
+    "Sampled",
     "Scalar",
     "Schedule",
     "Segment",
     "SegmentData",
-    "Svg",
-    "Sampled",
     "Schedule",
     "Segment",
+    "Segment",
+    "SegmentData",
     "SegmentData",
     "Speculated",
+    "Svg",
     "TopK",
     "Variant",
     "Yarn",
@@ -184,9 +185,9 @@ __all__ = [
     "select",
     "show_plan",
     "sigmoid",
-    "source",
     "silu_and_mul",
     "softmax",
+    "source",
     "sqrt",
     "swigluoai_and_mul",
     "tanh",
