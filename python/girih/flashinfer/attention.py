@@ -9,7 +9,7 @@ import torch
 
 import girih
 
-from ._kv import Scales, run_form
+from ._kv import NO_SCALES, run_form
 from ._planner import Batch, Limits, host_array
 from ._problem import Problem, data_types, refuse
 from ._wrapper import AttentionWrapper, check_cache_dtype, paged_store, with_scales
@@ -116,7 +116,7 @@ class BatchAttention(AttentionWrapper):
                 raise ValueError("logits_soft_cap used in kernel run but not provided in plan().")
             changed = problem = problem._replace(soft_cap=logits_soft_cap)
         check_cache_dtype(kv_cache, problem)
-        scales = with_scales(Scales(), None, k_scale, v_scale, kv_cache_sf)
+        scales = with_scales(NO_SCALES, None, k_scale, v_scale, kv_cache_sf)
         form, stored, params = run_form(problem, "base2", scales, None, self.device, self._kv_layout)
         store = paged_store(kv_cache, self._kv_layout, problem, stored)
         result: tuple[torch.Tensor, torch.Tensor] = self._compute(

@@ -144,6 +144,7 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
         self._use_tensor_cores = bool(use_tensor_cores)
         self._fixed_batch_size = 0
         self._q_len_per_req: int | None = None
+        self._num_rows = 0
         self._problem: Problem | None = None
         self._paged_kv_indptr_buf = paged_kv_indptr_buffer
         self._paged_kv_indices_buf = paged_kv_indices_buffer
@@ -283,6 +284,7 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
         self._planner.plan(problem, batch)
         self._problem = problem
         self._q_len_per_req = q_len
+        self._num_rows = need.tokens
         if self._use_cuda_graph:
             assert self._paged_kv_indices_buf is not None
             assert self._paged_kv_indptr_buf is not None and self._paged_kv_last_page_len_buf is not None
@@ -365,6 +367,11 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
             refuse("run", "skip_softmax_threshold_scale_factor", "leave it out: every key is computed")
         if q_len_per_req is not None:
             self._warn_q_len(q, q_len_per_req)
+        rows = self._num_rows
+        if q.shape[0] != rows:
+            raise ValueError(
+                f"q has {q.shape[0]} rows; the plan has {rows}: batch_size x q_len_per_req={self._q_len_per_req}"
+            )
         changed = None
         if window_left is not None and window_left != problem.window_left:
             changed = problem = problem._replace(window_left=window_left)

@@ -686,7 +686,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(_BatchPrefillWrapper):
             v_scale = 1.0 / o_scale if v_scale is None else v_scale / o_scale
         scales: Scales = with_scales(fp8_scales(args, q, self._name), q_scale, k_scale, v_scale, kv_cache_sf)
         kind = lse_of(lse_base) if return_lse else "none"
-        form, stored, params = run_form(problem, kind, scales, sinks, self.device)
+        form, stored, params = run_form(problem, kind, scales, sinks, self.device, self._kv_layout, False)
         store = ragged_store(k, v, self._kv_layout, problem, stored)
         given_lse = lse if return_lse and lse_layout == "NH" else None
         result = self._compute(self._query(q, problem), store, form, params, out=out, lse=given_lse)
