@@ -7,7 +7,9 @@ _GRAPH = "with use_cuda_graph the largest batch is that of the buffers; plans ke
 _LAZY = "another form than the last run's (an LSE, sinks, scales of another kind) is planned at its first run()"
 _FORWARD = "forward() plans again where its arguments differ from the plan's"
 _SINKS = "sinks are applied always (FlashInfer: by some backends)"
-_POSITIONS = "ALiBi counts from the query's position, so that its LSE and a cap do not depend on the split into requests"
+_POSITIONS = (
+    "ALiBi counts from the query's position, so that its LSE and a cap do not depend on the split into requests"
+)
 _ALIBI_CAP = "a soft cap scales ALiBi scores once (FlashInfer: twice)"
 _SCALES = "scales multiply before the one rounding to the output's type, and a given out is what holds the result"
 _FP8_Q = "FP8 queries become 16-bit numbers of equal value; FP8 outputs are refused"
@@ -40,9 +42,12 @@ ATTENTION_DIFFERENCES: dict[str, str] = {
     "block column may be cut by N; o_data_type left out follows q_data_type; no block_mask, q2k_indices and other forms of single engines; "
     "mask and position encoding exclude each other",
     "sparse.VariableBlockSparseAttentionWrapper": "causal and encodings count along the matrix; out and lse are written in place",
-    "attention.BatchAttention": "logits_soft_cap of plan() holds where run() gives none; any head dims; no profiler; " + _WORKSPACE,
-    "attention.BatchAttentionWithAttentionSinkWrapper": "plan() must repeat the dtypes and dims of the constructor; " + _PAGED,
-    "attention.BatchDecodeWithAttentionSinkWrapper": "plan() must repeat the dtypes and dims of the constructor; " + _PAGED,
+    "attention.BatchAttention": "logits_soft_cap of plan() holds where run() gives none; any head dims; no profiler; "
+    + _WORKSPACE,
+    "attention.BatchAttentionWithAttentionSinkWrapper": "plan() must repeat the dtypes and dims of the constructor; "
+    + _PAGED,
+    "attention.BatchDecodeWithAttentionSinkWrapper": "plan() must repeat the dtypes and dims of the constructor; "
+    + _PAGED,
     "attention.BatchPrefillWithCausalBidirectionalRangesWrapper": "no v_sf_swizzled; " + _PAGED,
     "mla.BatchMLAPagedAttentionWrapper": "any widths; ckv_scale_arr of one entry; no scale_mode bmm-*, no FP8 output, no call without "
     f"plan(); {_WORKSPACE}; {_GRAPH}",

@@ -281,8 +281,8 @@ class BatchPrefillWithCausalBidirectionalRangesWrapper(BatchPrefillWithPagedKVCa
         self._declared = (q_data_type, kv_data_type, head_dim_qk, head_dim_vo, pos_encoding_mode)
         self._declared_o = o_data_type
 
-    @functools.wraps(BatchPrefillWithPagedKVCacheWrapper.plan)
     def plan(self, *args: Any, **kwargs: Any) -> None:
+        """As the paged wrapper's; dtypes and head_dim_vo left out are those of the constructor."""
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         kwargs.setdefault("q_data_type", self._declared[0])
         kwargs.setdefault("kv_data_type", self._declared[1])
@@ -303,7 +303,7 @@ class BatchPrefillWithCausalBidirectionalRangesWrapper(BatchPrefillWithPagedKVCa
     def _final_problem(self, problem: Problem) -> Problem:
         return _checked_problem(problem, self._declared, -1, None)._replace(mask="ranges")
 
-    def run(
+    def run(  # type: ignore[override]
         self,
         q: torch.Tensor,
         paged_kv_cache: Any,
@@ -355,4 +355,4 @@ class BatchPrefillWithCausalBidirectionalRangesWrapper(BatchPrefillWithPagedKVCa
 
     def forward_return_lse(self, *args: Any, **kwargs: Any) -> Any:
         """run_return_lse() by its older name."""
-        return self.run(*args, return_lse=True, **kwargs)
+        return self.run(*args, **{**kwargs, "return_lse": True})

@@ -382,7 +382,9 @@ def rope_quantize_fp8_append_paged_kv_cache(
         raise ValueError("paged_kv_cache must be a tuple of 2 tensors")
     for cache in paged_kv_cache:
         if cache.dtype != dtype or cache.ndim != (3 if is_mla else 4):
-            raise ValueError(f"paged_kv_cache: {cache.ndim}-D of {cache.dtype}; must be {3 if is_mla else 4}-D of {dtype}")
+            raise ValueError(
+                f"paged_kv_cache: {cache.ndim}-D of {cache.dtype}; must be {3 if is_mla else 4}-D of {dtype}"
+            )
     k_cache, v_cache = (c.unsqueeze(2) for c in paged_kv_cache) if is_mla else _unpacked(paged_kv_cache, kv_layout)
     layout = "NHD" if is_mla else kv_layout
     held = k_cache.shape[1 if layout == "NHD" else 2]
