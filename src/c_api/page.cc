@@ -13,9 +13,9 @@ using girih::c_api::tensor;
 girih_status girih_append(const girih_context* context, const girih_kv_store* store, const girih_append_batch* batch, const girih_tensor* k,
                           const girih_tensor* k_rope, const girih_tensor* v, void* stream) {
   return guarded("girih_append", [&](const Call& call) {
-    girih::append(call.handle(context, "context").value, girih::c_api::kv_store(call, store, "store"),
-                  girih::c_api::append_batch(call, batch, "batch"), tensor(call, k, "k"), tensor(call, k_rope, "k_rope"),
-                  tensor(call, v, "v"), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::append(on, girih::c_api::kv_store(call, store, "store"), girih::c_api::append_batch(call, batch, "batch"), tensor(call, k, "k"),
+                  tensor(call, k_rope, "k_rope"), tensor(call, v, "v"), stream);
   });
 }
 
@@ -23,9 +23,10 @@ girih_status girih_append_planned(const girih_context* context, const girih_devi
                                   const int32_t* kv_indices, int64_t num_kv_indices, const girih_tensor* k, const girih_tensor* k_rope,
                                   const girih_tensor* v, int64_t segment, void* stream) {
   return guarded("girih_append_planned", [&](const Call& call) {
-    girih::append(call.handle(context, "context").value, call.handle(device_plan, "device_plan").value,
-                  girih::c_api::kv_store(call, store, "store"), call.array(kv_indices, num_kv_indices, "kv_indices"), tensor(call, k, "k"),
-                  tensor(call, k_rope, "k_rope"), tensor(call, v, "v"), segment, stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    const girih::DevicePlan& plan = call.handle(device_plan, "device_plan").value;
+    girih::append(on, plan, girih::c_api::kv_store(call, store, "store"), call.array(kv_indices, num_kv_indices, "kv_indices"),
+                  tensor(call, k, "k"), tensor(call, k_rope, "k_rope"), tensor(call, v, "v"), segment, stream);
   });
 }
 

@@ -89,16 +89,17 @@ girih_status girih_rope_cos_sin(const girih_rope_table* table, int64_t num_posit
 
 girih_status girih_apply_rope(const girih_context* context, const girih_rope_args* args, void* stream) {
   return guarded("girih_apply_rope", [&](const Call& call) {
-    girih::rope(call.handle(context, "context").value, girih::c_api::rope_args(call, call.read(args, "args"), "args"), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::rope(on, girih::c_api::rope_args(call, call.read(args, "args"), "args"), stream);
   });
 }
 
 girih_status girih_rope_append(const girih_context* context, const girih_kv_store* store, const girih_append_batch* batch,
                                const girih_rope_append_args* args, void* stream) {
   return guarded("girih_rope_append", [&](const Call& call) {
-    girih::rope_append(call.handle(context, "context").value, girih::c_api::kv_store(call, store, "store"),
-                       girih::c_api::append_batch(call, batch, "batch"), girih::c_api::rope_append_args(call, call.read(args, "args")),
-                       stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::rope_append(on, girih::c_api::kv_store(call, store, "store"), girih::c_api::append_batch(call, batch, "batch"),
+                       girih::c_api::rope_append_args(call, call.read(args, "args")), stream);
   });
 }
 
@@ -106,8 +107,9 @@ girih_status girih_rope_append_planned(const girih_context* context, const girih
                                        const int32_t* kv_indices, int64_t num_kv_indices, const girih_rope_append_args* args,
                                        int64_t segment, void* stream) {
   return guarded("girih_rope_append_planned", [&](const Call& call) {
-    girih::rope_append(call.handle(context, "context").value, call.handle(device_plan, "device_plan").value,
-                       girih::c_api::kv_store(call, store, "store"), call.array(kv_indices, num_kv_indices, "kv_indices"),
+    const girih::Context& on = call.handle(context, "context").value;
+    const girih::DevicePlan& plan = call.handle(device_plan, "device_plan").value;
+    girih::rope_append(on, plan, girih::c_api::kv_store(call, store, "store"), call.array(kv_indices, num_kv_indices, "kv_indices"),
                        girih::c_api::rope_append_args(call, call.read(args, "args")), segment, stream);
   });
 }

@@ -53,19 +53,22 @@ using girih::c_api::tensor;
 
 girih_status girih_rms_norm(const girih_context* context, const girih_norm_args* args, void* stream) {
   return guarded("girih_rms_norm", [&](const Call& call) {
-    girih::rms_norm(call.handle(context, "context").value, girih::c_api::norm_args(call, call.read(args, "args")), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::rms_norm(on, girih::c_api::norm_args(call, call.read(args, "args")), stream);
   });
 }
 
 girih_status girih_layer_norm(const girih_context* context, const girih_norm_args* args, void* stream) {
   return guarded("girih_layer_norm", [&](const Call& call) {
-    girih::layer_norm(call.handle(context, "context").value, girih::c_api::norm_args(call, call.read(args, "args")), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::layer_norm(on, girih::c_api::norm_args(call, call.read(args, "args")), stream);
   });
 }
 
 girih_status girih_activate(const girih_context* context, girih_activation activation, const girih_activation_args* args, void* stream) {
   return guarded("girih_activate", [&](const Call& call) {
-    girih::activate(call.handle(context, "context").value, call.enumerator<girih::Activation>(activation, GIRIH_MULTIPLY + 1, "activation"),
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::activate(on, call.enumerator<girih::Activation>(activation, GIRIH_MULTIPLY + 1, "activation"),
                     girih::c_api::activation_args(call, call.read(args, "args")), stream);
   });
 }
@@ -73,24 +76,24 @@ girih_status girih_activate(const girih_context* context, girih_activation activ
 girih_status girih_quantize(const girih_context* context, const girih_tensor* x, const girih_tensor* out,
                             const girih_quantization* quantization, void* stream) {
   return guarded("girih_quantize", [&](const Call& call) {
-    girih::quantize(call.handle(context, "context").value, tensor(call, x, "x"), tensor(call, out, "out"),
-                    girih::c_api::required_quantization(call, quantization), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::quantize(on, tensor(call, x, "x"), tensor(call, out, "out"), girih::c_api::required_quantization(call, quantization), stream);
   });
 }
 
 girih_status girih_dequantize(const girih_context* context, const girih_tensor* x, const girih_tensor* out,
                               const girih_quantization* quantization, void* stream) {
   return guarded("girih_dequantize", [&](const Call& call) {
-    girih::dequantize(call.handle(context, "context").value, tensor(call, x, "x"), tensor(call, out, "out"),
-                      girih::c_api::required_quantization(call, quantization), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::dequantize(on, tensor(call, x, "x"), tensor(call, out, "out"), girih::c_api::required_quantization(call, quantization), stream);
   });
 }
 
 girih_status girih_packbits(const girih_context* context, const girih_tensor* x, const girih_tensor* out, girih_bit_order order,
                             void* stream) {
   return guarded("girih_packbits", [&](const Call& call) {
-    girih::packbits(call.handle(context, "context").value, tensor(call, x, "x"), tensor(call, out, "out"),
-                    girih::c_api::bit_order(call, order), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::packbits(on, tensor(call, x, "x"), tensor(call, out, "out"), girih::c_api::bit_order(call, order), stream);
   });
 }
 

@@ -55,8 +55,9 @@ using girih::c_api::to_c;
 girih_status girih_run(const girih_context* context, const girih_schedule* schedule, const girih_plan* plan,
                        const girih_attention_args* args) {
   return guarded("girih_run", [&](const Call& call) {
-    girih::c_api::run(call, call.handle(context, "context").value, call.handle(schedule, "schedule").value, call.handle(plan, "plan").value,
-                      call.read(args, "args"));
+    const girih::Context& on = call.handle(context, "context").value;
+    const girih::Schedule& s = call.handle(schedule, "schedule").value;
+    girih::c_api::run(call, on, s, call.handle(plan, "plan").value, call.read(args, "args"));
   });
 }
 
@@ -114,17 +115,18 @@ girih_status girih_block_sparse_kv_store(const girih_tensor* k, const girih_tens
 girih_status girih_merge_state(const girih_context* context, const girih_tensor* v_a, const girih_tensor* s_a, const girih_tensor* v_b,
                                const girih_tensor* s_b, const girih_tensor* v_out, const girih_tensor* s_out, int32_t base2, void* stream) {
   return guarded("girih_merge_state", [&](const Call& call) {
-    girih::merge_state(call.handle(context, "context").value, tensor(call, v_a, "v_a"), tensor(call, s_a, "s_a"), tensor(call, v_b, "v_b"),
-                       tensor(call, s_b, "s_b"), tensor(call, v_out, "v_out"), tensor(call, s_out, "s_out"), call.flag(base2, "base2"),
-                       stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::merge_state(on, tensor(call, v_a, "v_a"), tensor(call, s_a, "s_a"), tensor(call, v_b, "v_b"), tensor(call, s_b, "s_b"),
+                       tensor(call, v_out, "v_out"), tensor(call, s_out, "s_out"), call.flag(base2, "base2"), stream);
   });
 }
 
 girih_status girih_merge_states(const girih_context* context, const girih_tensor* v, const girih_tensor* s, const girih_tensor* v_out,
                                 const girih_tensor* s_out, int32_t base2, void* stream) {
   return guarded("girih_merge_states", [&](const Call& call) {
-    girih::merge_states(call.handle(context, "context").value, tensor(call, v, "v"), tensor(call, s, "s"), tensor(call, v_out, "v_out"),
-                        tensor(call, s_out, "s_out"), call.flag(base2, "base2"), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::merge_states(on, tensor(call, v, "v"), tensor(call, s, "s"), tensor(call, v_out, "v_out"), tensor(call, s_out, "s_out"),
+                        call.flag(base2, "base2"), stream);
   });
 }
 
@@ -132,8 +134,8 @@ girih_status girih_merge_states_varlen(const girih_context* context, const girih
                                        const girih_indices* indptr, const girih_tensor* v_out, const girih_tensor* s_out, int32_t base2,
                                        void* stream) {
   return guarded("girih_merge_states_varlen", [&](const Call& call) {
-    girih::merge_states_varlen(call.handle(context, "context").value, tensor(call, v, "v"), tensor(call, s, "s"),
-                               girih::c_api::indices(call, indptr, "indptr"), tensor(call, v_out, "v_out"), tensor(call, s_out, "s_out"),
-                               call.flag(base2, "base2"), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::merge_states_varlen(on, tensor(call, v, "v"), tensor(call, s, "s"), girih::c_api::indices(call, indptr, "indptr"),
+                               tensor(call, v_out, "v_out"), tensor(call, s_out, "s_out"), call.flag(base2, "base2"), stream);
   });
 }

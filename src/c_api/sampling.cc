@@ -113,50 +113,53 @@ using girih::c_api::tensor;
 
 girih_status girih_sample(const girih_context* context, const girih_sample_args* args) {
   return guarded("girih_sample", [&](const Call& call) {
-    girih::sample(call.handle(context, "context").value, girih::c_api::sample_args(call, call.read(args, "args")));
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::sample(on, girih::c_api::sample_args(call, call.read(args, "args")));
   });
 }
 
 girih_status girih_softmax(const girih_context* context, const girih_tensor* logits, const girih_row_float* temperature,
                            const girih_tensor* out, void* stream) {
   return guarded("girih_softmax", [&](const Call& call) {
-    girih::softmax(call.handle(context, "context").value, tensor(call, logits, "logits"), row_float(call, temperature, "temperature"),
-                   tensor(call, out, "out"), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::softmax(on, tensor(call, logits, "logits"), row_float(call, temperature, "temperature"), tensor(call, out, "out"), stream);
   });
 }
 
 girih_status girih_top_p_renorm_probs(const girih_context* context, const girih_tensor* probs, const girih_row_float* top_p,
                                       const girih_tensor* out, void* stream) {
   return guarded("girih_top_p_renorm_probs", [&](const Call& call) {
-    girih::top_p_renorm_probs(call.handle(context, "context").value, tensor(call, probs, "probs"), row_float(call, top_p, "top_p"),
-                              tensor(call, out, "out"), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::top_p_renorm_probs(on, tensor(call, probs, "probs"), row_float(call, top_p, "top_p"), tensor(call, out, "out"), stream);
   });
 }
 
 girih_status girih_top_k_renorm_probs(const girih_context* context, const girih_tensor* probs, const girih_row_int* top_k,
                                       const girih_tensor* out, void* stream) {
   return guarded("girih_top_k_renorm_probs", [&](const Call& call) {
-    girih::top_k_renorm_probs(call.handle(context, "context").value, tensor(call, probs, "probs"), row_int(call, top_k, "top_k"),
-                              tensor(call, out, "out"), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::top_k_renorm_probs(on, tensor(call, probs, "probs"), row_int(call, top_k, "top_k"), tensor(call, out, "out"), stream);
   });
 }
 
 girih_status girih_top_k_mask_logits(const girih_context* context, const girih_tensor* logits, const girih_row_int* top_k,
                                      const girih_tensor* out, void* stream) {
   return guarded("girih_top_k_mask_logits", [&](const Call& call) {
-    girih::top_k_mask_logits(call.handle(context, "context").value, tensor(call, logits, "logits"), row_int(call, top_k, "top_k"),
-                             tensor(call, out, "out"), stream);
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::top_k_mask_logits(on, tensor(call, logits, "logits"), row_int(call, top_k, "top_k"), tensor(call, out, "out"), stream);
   });
 }
 
 girih_status girih_top_k(const girih_context* context, const girih_top_k_args* args) {
   return guarded("girih_top_k", [&](const Call& call) {
-    girih::top_k(call.handle(context, "context").value, girih::c_api::top_k_args(call, call.read(args, "args")));
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::top_k(on, girih::c_api::top_k_args(call, call.read(args, "args")));
   });
 }
 
 girih_status girih_chain_speculative_sample(const girih_context* context, const girih_speculative_args* args) {
   return guarded("girih_chain_speculative_sample", [&](const Call& call) {
-    girih::chain_speculative_sample(call.handle(context, "context").value, girih::c_api::speculative_args(call, call.read(args, "args")));
+    const girih::Context& on = call.handle(context, "context").value;
+    girih::chain_speculative_sample(on, girih::c_api::speculative_args(call, call.read(args, "args")));
   });
 }
