@@ -94,8 +94,8 @@ std::uint64_t Call::size_of(const void* given) {
 std::uint64_t Call::checked_size(const void* given, const StructInfo& info, const Field& field) const {
   const std::uint64_t size = size_of(given);
   if (size < info.first_size || size > kMaxStructSize) {
-    refuse("{}.struct_size={}; must be sizeof({}), at least {}: begin with {}_init where there is one", field.text(), size, info.name,
-           info.first_size, info.name);
+    refuse("{}.struct_size={}; must be sizeof({}), at least {}: begin with {}_init", field.text(), size, info.name, info.first_size,
+           info.name);
   }
   return size;
 }

@@ -52,6 +52,26 @@ girih_context_options defaults() {
 }
 
 template <>
+girih_context_info defaults() {
+  return sized<girih_context_info>();
+}
+
+template <>
+girih_schedule_info defaults() {
+  return sized<girih_schedule_info>();
+}
+
+template <>
+girih_plan_info defaults() {
+  return sized<girih_plan_info>();
+}
+
+template <>
+girih_attention_capability defaults() {
+  return sized<girih_attention_capability>();
+}
+
+template <>
 girih_rope defaults() {
   const Rope cpp;
   auto rope = sized<girih_rope>();
@@ -272,4 +292,16 @@ girih_status girih_top_k_args_init(girih_top_k_args* out, uint64_t struct_size) 
 }
 girih_status girih_speculative_args_init(girih_speculative_args* out, uint64_t struct_size) {
   return init_struct("girih_speculative_args_init", out, struct_size);
+}
+girih_status girih_context_info_init(girih_context_info* out, uint64_t struct_size) {
+  return init_struct("girih_context_info_init", out, struct_size);
+}
+girih_status girih_schedule_info_init(girih_schedule_info* out, uint64_t struct_size) {
+  return init_struct("girih_schedule_info_init", out, struct_size);
+}
+girih_status girih_plan_info_init(girih_plan_info* out, uint64_t struct_size) {
+  return init_struct("girih_plan_info_init", out, struct_size);
+}
+girih_status girih_attention_capability_init(girih_attention_capability* out, uint64_t struct_size) {
+  return init_struct("girih_attention_capability_init", out, struct_size);
 }

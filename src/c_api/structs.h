@@ -74,6 +74,14 @@ girih_jit_options defaults();
 template <>
 girih_context_options defaults();
 template <>
+girih_context_info defaults();
+template <>
+girih_schedule_info defaults();
+template <>
+girih_plan_info defaults();
+template <>
+girih_attention_capability defaults();
+template <>
 girih_rope defaults();
 template <>
 girih_variant_options defaults();

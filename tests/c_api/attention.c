@@ -93,7 +93,7 @@ typedef struct {
 } Workspace;
 static Workspace workspace_of(const girih_schedule* schedule) {
   girih_schedule_info info;
-  info.struct_size = sizeof info;
+  OK(girih_schedule_info_init(&info, sizeof info));
   OK(girih_schedule_get_info(schedule, &info));
   Workspace w;
   w.bytes = info.workspace_bytes;
@@ -156,7 +156,7 @@ static void paged_decode(girih_context* context) {
   batch.segments = &segment;
   batch.num_segments = 1;
   girih_plan_info info;
-  info.struct_size = sizeof info;
+  OK(girih_plan_info_init(&info, sizeof info));
   OK(girih_plan_update(plan, &batch, &info));
   CHECK(info.num_items > 0 && info.blob_bytes > 0);
 
@@ -226,7 +226,7 @@ static void shared_prefix(girih_context* context) {
   girih_schedule* schedule = NULL;
   OK(girih_schedule_create(context, &spec, &limits, &options, &schedule));
   girih_schedule_info info;
-  info.struct_size = sizeof info;
+  OK(girih_schedule_info_init(&info, sizeof info));
   OK(girih_schedule_get_info(schedule, &info));
   CHECK(info.num_units == 2 && strlen(info.key) > 0 && info.num_regions > 0);
   int64_t end = 0;
@@ -440,7 +440,7 @@ static void lengths_and_capabilities(void) {
   int found = 0;
   for (int64_t i = 0; i < size; ++i) {
     girih_attention_capability row;
-    row.struct_size = sizeof row;
+    OK(girih_attention_capability_init(&row, sizeof row));
     OK(girih_capabilities_get(table, i, &row));
     if (row.device != GIRIH_CPU || strcmp(row.family, "cpu") != 0) continue;
     int paged = 0, nvfp4 = 0;
@@ -450,7 +450,7 @@ static void lengths_and_capabilities(void) {
   }
   CHECK(found == 1);
   girih_attention_capability beyond;
-  beyond.struct_size = sizeof beyond;
+  OK(girih_attention_capability_init(&beyond, sizeof beyond));
   FAILS(GIRIH_INVALID_ARGUMENT, "the table has", girih_capabilities_get(table, size, &beyond));
   girih_capabilities_destroy(table);
 }

@@ -147,7 +147,7 @@ def paged_decode(lib, context):
     limits.max_tokens, limits.max_requests, limits.max_kv_len = 8, 8, 64
     schedule, plan = ptr(), ptr()
     lib.schedule_create(context, c.byref(spec), c.byref(limits), None, c.byref(schedule))
-    info = ScheduleInfo(c.sizeof(ScheduleInfo))
+    info = started(lib, ScheduleInfo, "schedule_info")
     lib.schedule_get_info(schedule, c.byref(info))
     lib.plan_create(schedule, c.byref(plan))
 

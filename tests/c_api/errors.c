@@ -190,7 +190,8 @@ static void plans_and_runs(girih_context* context) {
   girih_plan* plan = NULL;
   OK(girih_plan_create(schedule, &plan));
   girih_plan_info info, later;
-  info.struct_size = later.struct_size = sizeof info;
+  OK(girih_plan_info_init(&info, sizeof info));
+  OK(girih_plan_info_init(&later, sizeof later));
   OK(girih_plan_update(plan, &batch, &info));
   segment.kv_indptr = indices32(backwards, 2);
   FAILS(GIRIH_INVALID_ARGUMENT, "kv_indptr", girih_plan_update(plan, &batch, NULL));
@@ -276,7 +277,7 @@ static void contexts(girih_context* context) {
   CHECK(calls == 2);
 
   girih_context_info info;
-  info.struct_size = sizeof info;
+  OK(girih_context_info_init(&info, sizeof info));
   OK(girih_context_get_info(context, &info));
   CHECK(info.device.kind == GIRIH_CPU && info.num_workers == 3 && info.cpu_target != GIRIH_CPU_BEST);
   girih_cpu_target targets[8];

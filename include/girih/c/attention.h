@@ -135,6 +135,7 @@ typedef struct girih_schedule_info {
   int32_t num_units;        ///< CPU workers or CTAs that a plan is balanced over
   int32_t reserved;
 } girih_schedule_info;
+GIRIH_API girih_status girih_schedule_info_init(girih_schedule_info* out, uint64_t struct_size);
 GIRIH_API girih_status girih_schedule_get_info(const girih_schedule* schedule, girih_schedule_info* info);
 /// The spec and limits with defaults filled in. spec->variant lives as long as the schedule and is not to be destroyed.
 GIRIH_API girih_status girih_schedule_get_spec(const girih_schedule* schedule, girih_attention_spec* spec);
@@ -210,6 +211,7 @@ typedef struct girih_plan_info {
   int64_t max_piece_cost;  ///< largest piece that cannot be cut
   int64_t visible_pairs;   ///< (row, key) pairs in the kept tiles, per query head
 } girih_plan_info;
+GIRIH_API girih_status girih_plan_info_init(girih_plan_info* out, uint64_t struct_size);
 
 /// The work list of one batch. Reuses its memory from step to step. One thread at a time.
 typedef struct girih_plan girih_plan;
@@ -330,6 +332,7 @@ typedef struct girih_attention_capability {
   girih_device_kind device;
   int32_t max_head_dim;
 } girih_attention_capability;
+GIRIH_API girih_status girih_attention_capability_init(girih_attention_capability* out, uint64_t struct_size);
 GIRIH_API girih_status girih_capabilities_create(girih_capabilities** out);
 GIRIH_API void girih_capabilities_destroy(girih_capabilities* capabilities);
 GIRIH_API girih_status girih_capabilities_get_size(const girih_capabilities* capabilities, int64_t* out);

@@ -171,6 +171,7 @@ typedef struct girih_context_info {
   int32_t num_workers;
   girih_cpu_target cpu_target;  ///< never GIRIH_CPU_BEST: the one chosen
 } girih_context_info;
+GIRIH_API girih_status girih_context_info_init(girih_context_info* out, uint64_t struct_size);
 /// info->struct_size says how much is written, as in all functions that fill a struct with one.
 GIRIH_API girih_status girih_context_get_info(const girih_context* context, girih_context_info* info);
 
