@@ -19,5 +19,6 @@ NB_MODULE(_girih, m) {
   girih::python::bind_norm(m);
   girih::python::bind_activation(m);
   girih::python::bind_rotation(m);
+  girih::python::bind_rope_append(m);
   girih::python::bind_sampling(m);
 }

@@ -1,5 +1,5 @@
-// Facts for pictures (girih/_show.py draws them): what the planner proves of a mask, tile by tile, which keys the CPU's evaluator sees, the
-// items of a plan; and the CUDA text of kernels, as `girih source` prints it.
+// Facts for pictures (girih/_show_mask.py and _show_plan.py draw them): what the planner proves of a mask, tile by tile, which keys the
+// CPU's evaluator sees, the items of a plan; and the CUDA text of kernels, as `girih source` prints it.
 #include "cpu/targets.h"
 #include "hwy/highway.h"
 #include "variant/evaluate-inl.h"

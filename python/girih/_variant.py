@@ -187,6 +187,8 @@ def _unknown_name(name: str) -> str:
     text = f"parameter `{name}` is neither a variable nor declared. "
     if name in _ELSEWHERE:
         text += f"Did you mean `{_ELSEWHERE[name]}`? "
+        # Elsewhere q_idx is a position; here it counts the request's query rows, which differs where there are keys before them.
+        text += "What FlexAttention calls q_idx is `q_pos` here. " if name == "kv_idx" else ""
     else:
         import difflib
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import girih
-from girih import variants
+from girih import _girih, variants
 
 SVG = "{http://www.w3.org/2000/svg}"
 IDS = np.repeat(np.arange(9, dtype=np.int32), [5, 13, 1, 8, 20, 3, 3, 7, 4])
@@ -198,6 +198,46 @@ def planned(num_units: int = 6) -> girih.Attention:
     return attention
 
 
+PLANNED: list[tuple[girih.Expr, dict[str, Any]]] = [
+    (variants.causal(), {}),
+    (variants.sliding_window(300), {}),
+    (variants.causal() & (variants.window(130) | variants.first_tokens(70)), {}),
+    (
+        variants.causal() & variants.document(),
+        {"document_id": np.repeat(np.arange(4, dtype=np.int32), [130, 200, 300, 70])},
+    ),
+    (variants.prefix_lm(), {"prefix_len": np.array([200], np.int32)}),
+]
+
+
+@pytest.mark.parametrize(("mask", "params"), PLANNED)
+def test_picture_shows_what_the_plan_does(mask: girih.Expr, params: dict[str, Any]) -> None:
+    """With the tiles of a real plan: what it leaves out is shown as never, what it runs without mask code as always."""
+    q_len, kv_len, block = 400, 700, 64
+    variant = girih.Variant(mask=mask)
+    spec = girih.AttentionSpec(num_qo_heads=1, num_kv_heads=1, head_dim_qk=32, q_dtype="f32", variant=variant)
+    limits = girih.AttentionLimits(max_tokens=q_len, max_requests=1, max_kv_len=kv_len)
+    attention = girih.Attention(spec, limits, num_units=1)
+    attention.plan([0, q_len], girih.Segment(kv_indptr=[0, kv_len], page_size=0), params=params)
+    plan = girih.Plan(attention.schedule)
+    plan.load(attention.blob())
+    items = _girih.plan_items(plan)
+    height = items[0]["row_count"]
+    assert all(item["row_begin"] % height == 0 for item in items)
+    expected = [["never"] * -(-kv_len // block) for _ in range(-(-q_len // height))]
+    for item in items:
+        row = expected[item["row_begin"] // height]
+        for c in range(len(row)):
+            begin, end = c * block, min(c * block + block, kv_len)
+            if item["full_begin"] <= begin and end <= item["full_end"]:
+                row[c] = "always"
+            elif item["kv_begin"] <= begin and end <= item["kv_end"]:
+                row[c] = "depends"
+    shown = tile_classes(parse(variant.show(q_len, kv_len, tile=(height, block), params=params)))
+    assert shown == expected
+    assert len({kind for row in shown for kind in row}) > 1
+
+
 def test_plan_picture_shows_every_item() -> None:
     attention = planned()
     svg = girih.show_plan(attention)
@@ -227,7 +267,7 @@ def test_plan_picture_shows_every_item() -> None:
 def test_lists_of_a_plan_are_balanced_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU small and large tiles have kernels and blocks of their own; here a CPU's plan is read as if it were one."""
     attention = planned()
-    monkeypatch.setattr("girih._show.plan_lists", lambda plan: [("small", 0, 2), ("large", 2, 6)])
+    monkeypatch.setattr("girih._show_plan.plan_lists", lambda plan: [("small", 0, 2), ("large", 2, 6)])
     svg = girih.show_plan(attention)
     root = parse(svg)
     costs: Counter[int] = Counter()

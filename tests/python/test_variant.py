@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
+import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -623,3 +625,104 @@ def test_cuda_text_and_source() -> None:
         girih.source(spec, 17)
     with pytest.raises(NotImplementedError):
         girih.Attention(spec, girih.AttentionLimits(max_tokens=1, max_requests=1, max_kv_len=1))
+
+
+def test_without_columns_the_line_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Python 3.11 a traceback tells the line alone."""
+    from girih import _trace_errors
+
+    place_in = _trace_errors._place_in
+    monkeypatch.setattr(
+        _trace_errors,
+        "_place_in",
+        lambda code, trace: place_in(code, trace)._replace(
+            line=trace.tb_lineno, column=None, end_line=None, end_column=None
+        ),
+    )
+    for function, remedy in (
+        (chained, "Write (0 <= kv_pos) & (kv_pos <= q_pos)"),
+        (if_expression, "Write girih.select(q_pos > 3, score, score * 2)"),
+        (of_math, "Write girih.exp(score)"),
+        (index, 'TABLE: girih.Array("f32")'),
+    ):
+        with pytest.raises(TypeError) as caught:
+            girih.variant(function)
+        assert remedy in str(caught.value)
+
+
+def test_source_that_is_not_there() -> None:
+    names: dict[str, Any] = {}
+    exec("def gone(q_pos, kv_pos):\n    return 0 <= kv_pos <= q_pos\n", names)
+    with pytest.raises(TypeError, match=r'(?s)File "<string>", line 2, in gone.*\(a <= b\) & \(b <= c\)'):
+        girih.variant(names["gone"])
+
+
+def test_copies_are_the_same() -> None:
+    v = girih.Variant(mask=variants.causal(), name="v")
+    for other in (copy.copy(v), copy.deepcopy(v), copy.deepcopy({"a": v})["a"]):
+        assert repr(other) == repr(v)
+    assert repr(copy.deepcopy(v.mask)) == repr(v.mask)
+
+
+def random_expression(rng: np.random.Generator, kind: str, depth: int) -> girih.Expr:
+    """Any expression of a type, by all operators and functions."""
+
+    def of(which: str) -> girih.Expr:
+        return random_expression(rng, which, depth - 1)
+
+    def arithmetic(which: str) -> girih.Expr:
+        a, b = of(which), of(which)
+        made = [a + b, a - b, a * b, -a, abs(a), girih.min(a, b), girih.max(a, b), girih.select(of("boolean"), a, b)]
+        made += [a // b, a % b] if which == "integer" else [a / b, girih.exp(a), girih.sigmoid(a), a / of("integer")]
+        return made[rng.integers(len(made))]
+
+    if kind == "boolean":
+        if depth == 0:
+            return girih.bits("keep")[girih.kv_pos()]
+        which = ("integer", "number")[rng.integers(2)]
+        a, b, c, d = of(which), of(which), of("boolean"), of("boolean")
+        made = [a < b, a <= b, a > b, a >= b, a == b, a != b, c & d, c | d, ~c]
+        return made[rng.integers(len(made))]
+    if depth > 0:
+        return arithmetic(kind)
+    if kind == "integer":
+        leaves = [girih.q_pos(), girih.kv_pos(), girih.scalar("n", int), girih.array("ids", "i32")[girih.q_head()]]
+        leaves.append(girih.Expr(int(rng.integers(-9, 9))))
+    else:
+        leaves = [girih.score(), girih.scalar("a"), girih.array("w")[girih.q_head()], girih.Expr(float(rng.normal()))]
+    return leaves[rng.integers(len(leaves))]
+
+
+def test_texts_are_the_expressions() -> None:
+    """What an expression prints, Python reads as the same expression."""
+    names = {name: getattr(girih, name) for name in ("select", "min", "max", "abs", "exp", "sigmoid")}
+    names |= {name: getattr(girih, name)() for name in ("q_pos", "kv_pos", "score", "q_head")}
+    names |= {"n": girih.scalar("n", int), "a": girih.scalar("a"), "w": girih.array("w")}
+    names |= {"ids": girih.array("ids", "i32"), "keep": girih.bits("keep")}
+    rng = np.random.default_rng(13)
+    for _ in range(300):
+        e = random_expression(rng, ("boolean", "integer", "number")[rng.integers(3)], int(rng.integers(1, 4)))
+        # Numbers as expressions: Python would add two of them in double.
+        again = eval(re.sub(r"(?<![\w.])\d+(\.\d+)?(e-\d+)?", r"Expr(\g<0>)", repr(e)), {**names, "Expr": girih.Expr})
+
+        def key(e: girih.Expr) -> str:
+            return girih.Variant(logits=girih.select(e, 1.0, 0.0) if e.type == "boolean" else e).key_text
+
+        assert key(again) == key(e), repr(e)
+
+
+def test_rope_of_a_variant(problem: Problem) -> None:
+    rotated = Problem()
+    for r in range(len(Q_LENS)):
+        rows = slice(problem.qo_indptr[r], problem.qo_indptr[r + 1])
+        keys = slice(problem.kv_indptr[r], problem.kv_indptr[r + 1])
+        for x, part, positions in (
+            (rotated.q, rows, np.arange(KV_LENS[r] - Q_LENS[r], KV_LENS[r])),
+            (rotated.k, keys, np.arange(KV_LENS[r])),
+        ):
+            angle = positions[:, None, None] * 500.0 ** (-2 * np.arange(4) / 8)
+            a, b = x[part, :, :4].astype(np.float64), x[part, :, 4:8].astype(np.float64)
+            x[part, :, :4] = a * np.cos(angle) - b * np.sin(angle)
+            x[part, :, 4:8] = b * np.cos(angle) + a * np.sin(angle)
+    got = problem.run(girih.Variant(rope=girih.Rope(theta=500.0, rotary_dim=8)))
+    np.testing.assert_allclose(got, rotated.reference(), rtol=1e-5, atol=1e-5)
