@@ -8,4 +8,5 @@ NB_MODULE(_girih, m) {
   girih::python::bind_errors(m);
   girih::python::bind_context(m);
   girih::python::bind_variant(m);
+  girih::python::bind_attention(m);
 }

@@ -2,7 +2,26 @@
 
 from . import variants
 from ._context import default_context
-from ._girih import Context, CpuInfo, __version__, available_cpu_targets, cpu_info
+from ._girih import (
+    Attention,
+    AttentionCapability,
+    AttentionLimits,
+    AttentionSpec,
+    Context,
+    CpuInfo,
+    DevicePlan,
+    KvStore,
+    Plan,
+    PlanInfo,
+    Schedule,
+    Segment,
+    SegmentData,
+    __version__,
+    attention_capabilities,
+    available_cpu_targets,
+    cpu_info,
+    schedule,
+)
 
 # Expressions: see Expr. `min`, `max` and `abs` are not in __all__, so that `from girih import *` leaves Python's own.
 from ._girih import (
@@ -42,14 +61,26 @@ from ._girih import min as min
 
 __all__ = [
     "ArrayParam",
+    "Attention",
+    "AttentionCapability",
+    "AttentionLimits",
+    "AttentionSpec",
     "BitsParam",
     "Context",
     "CpuInfo",
+    "DevicePlan",
     "Expr",
+    "KvStore",
+    "Plan",
+    "PlanInfo",
     "Rope",
+    "Schedule",
+    "Segment",
+    "SegmentData",
     "Variant",
     "__version__",
     "array",
+    "attention_capabilities",
     "available_cpu_targets",
     "bits",
     "cpu_info",
@@ -70,6 +101,7 @@ __all__ = [
     "request",
     "rsqrt",
     "scalar",
+    "schedule",
     "score",
     "select",
     "sigmoid",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
     from ._girih import Expr
 
-__all__ = ["ArrayLike", "DTypeLike", "DeviceLike", "ExprLike", "StreamLike", "SupportsDLPack"]
+__all__ = ["ArrayLike", "DTypeLike", "DeviceLike", "ExprLike", "IndicesLike", "Params", "StreamLike", "SupportsDLPack"]
 
 
 @runtime_checkable
@@ -29,3 +30,7 @@ DeviceLike: TypeAlias = Any
 StreamLike: TypeAlias = Any
 #: An expression, or a constant in one: bool, int, float, a scalar of NumPy or PyTorch.
 ExprLike: TypeAlias = "Expr | bool | int | float | Any"
+#: An int32 or int64 array in host memory (numpy.ndarray, torch.Tensor on the CPU), or a sequence of ints.
+IndicesLike: TypeAlias = Any
+#: Values of a variant's parameters by name: numbers and arrays.
+Params: TypeAlias = "Mapping[str, float | ArrayLike]"
