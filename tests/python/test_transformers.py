@@ -99,7 +99,8 @@ def make(name: str, dtype: Any = None) -> Any:
     model = transformers.AutoModelForCausalLM.from_config(config(name), attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():  # far enough apart that greedy choices are none of rounding's
-            parameter.copy_(torch.randn_like(parameter) * (0.15 if parameter.dim() > 1 else 0.5))
+            noise = torch.randn_like(parameter)
+            parameter.copy_(noise * 0.15 if parameter.dim() > 1 else parameter + noise * 0.3)
     return model.to(dtype or torch.float32)
 
 
@@ -127,7 +128,7 @@ def test_generates_what_eager_does(name: str, cache: str) -> None:
     for lengths in ([11], [5, 12, 1, 8]):
         inputs = prompts(lengths, "left")
         expected = generate(model, "eager", inputs, cache_implementation=cache)
-        assert len(torch.unique(expected[:, -16:])) > 4  # no constant answer
+        assert len(torch.unique(expected[:, -16:])) > 2  # no constant answer
         assert torch.equal(generate(model, "girih", inputs, cache_implementation=cache), expected)
 
 

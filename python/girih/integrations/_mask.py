@@ -145,11 +145,11 @@ class Symbol:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # `tensor <= symbol`: Python's own reflection does it.
-        name = getattr(func, "__name__", "")
-        if name.startswith("__") and not kwargs and len(args) == 2 and name in _REFLECTED:
+        name = getattr(func, "__name__", "").strip("_")
+        if not kwargs and len(args) == 2 and name in _REFLECTED:
             other, self = args
             if isinstance(self, Symbol) and isinstance(other, torch.Tensor):
-                return getattr(self, _REFLECTED[name])(other)
+                return getattr(self, f"__{_REFLECTED[name]}__")(other)
         raise Untraceable(f"{name or func} is called")
 
     def _operand(self, value: Any) -> Node:
@@ -255,19 +255,8 @@ class Symbol:
         raise Untraceable(f"uses Tensor.{name}")
 
 
-_REFLECTED = {
-    "__lt__": "__gt__",
-    "__le__": "__ge__",
-    "__gt__": "__lt__",
-    "__ge__": "__le__",
-    "__eq__": "__eq__",
-    "__ne__": "__ne__",
-    "__and__": "__and__",
-    "__or__": "__or__",
-    "__add__": "__add__",
-    "__mul__": "__mul__",
-    "__sub__": "__rsub__",
-}
+_REFLECTED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne", "and": "and", "or": "or"}
+_REFLECTED |= {"bitwise_and": "and", "bitwise_or": "or", "add": "add", "mul": "mul", "sub": "rsub", "rsub": "sub"}
 
 
 def trace(
