@@ -1,5 +1,6 @@
 // Python objects as tensors: see bind.h. The order of the ways is that of their cost: PyTorch's tensors cross without a Python call.
 #include <fmt/format.h>
+#include <nanobind/stl/pair.h>
 
 #include <algorithm>
 #include <array>

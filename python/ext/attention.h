@@ -12,20 +12,8 @@
 namespace girih::python {
 
 struct PySegment {
-  HostIndices qo_indptr, kv_indptr, kv_len, kv_pos, page_pos, kv_rope_pos;
+  IndexArray qo_indptr, kv_indptr, kv_len, kv_pos, page_pos, kv_rope_pos;
   KvSegment segment{};  ///< points into the above
-};
-
-/// Values by name, {name: number | array}, for the parameters of a schedule's variant. Keeps the arrays alive while it lives; `names`
-/// belong to the dict.
-class Params {
- public:
-  Params(nb::handle dict, const Schedule& schedule);
-  std::span<const ParamValue> values() const { return values_; }
-
- private:
-  std::vector<ParamValue> values_;
-  std::vector<nb::object> owners_;
 };
 
 /// The library's default context for `device` where none is given; the object is kept by the caller.

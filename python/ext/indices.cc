@@ -54,7 +54,7 @@ std::int64_t load(const TensorView& t, std::int64_t at) {
 
 }  // namespace
 
-HostIndices::HostIndices(nb::handle object, std::string_view name, int max_rank) {
+IndexArray::IndexArray(nb::handle object, std::string_view name, int max_rank) {
   if (object.is_none()) return;
   given_ = true;
   if (is_plain_sequence(object)) {
@@ -82,7 +82,7 @@ HostIndices::HostIndices(nb::handle object, std::string_view name, int max_rank)
   owner_ = std::move(found.owner);
 }
 
-void HostIndices::copy_strided(const TensorView& t) {
+void IndexArray::copy_strided(const TensorView& t) {
   const std::int64_t rows = t.rank == 2 ? t.shape[0] : 1;
   const std::int64_t columns = t.shape[t.rank - 1];
   values_.reserve(static_cast<std::size_t>(rows * columns));

@@ -15,6 +15,7 @@
 
 #include "attention/schedule.h"
 #include "exchange.h"
+#include "expr.h"
 #include "girih/error.h"
 #include "plan.h"
 
@@ -138,7 +139,7 @@ class Attention {
       page_pos = DeviceIndices<std::int64_t>(a.page_pos, "page_pos", device);
       segments.add(*store, kv_indices.view(), page_pos.view(), spec, device);
     }
-    const Params params(a.params, schedule_);
+    const ParamValues params(a.params, schedule_.state().program.params);
     const bool wants_lse = spec.lse != LseKind::none;
     if (!wants_lse && !a.lse.is_none()) bad_value("lse", "is given, but the spec asks for none (lse=\"none\")");
     if (q.view.rank != 3) bad_value("q", fmt::format("has {} dimensions; must have 3: [tokens, heads, dim]", q.view.rank));
