@@ -91,8 +91,12 @@ MODELS = ["llama", "mistral", "gemma2", "gemma3", "qwen3", "gpt_oss", "deepseek_
 
 
 @pytest.fixture(scope="module", autouse=True)
-def registered() -> None:
+def registered() -> Any:
     girih_transformers.register()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors are small
+    yield
+    torch.set_num_threads(threads)
 
 
 def make(name: str, dtype: Any = None) -> Any:

@@ -171,7 +171,7 @@ def attention(
         )
         return out, None
     features = Features(sm_scale=scaling, soft_cap=softcap, sinks=s_aux, bias=position_bias)
-    if kwargs.get("cu_seq_lens_q") is not None and kwargs.get("cache") is not None:
+    if kwargs.get("cu_seq_lens_q") is not None and kwargs.get("write_index") is not None:
         out = _attend_continuous(query, key, value, attention_mask, _causal_rule(sliding_window), features, kwargs)
     else:
         # A given mask has the window in it.
@@ -318,13 +318,13 @@ def continuous_batching(
             manager.add_request(tokens)
             ...
 
-    transformers admits only names that it knows to continuous batching, so the manager is made for "sdpa" and the model set to `name`
+    transformers admits only names that it knows to continuous batching, so the manager is made for "paged|eager" and the model set to `name`
     before the manager makes its cache; on leaving, the model has the implementation again that it had.
     max_pages_per_request: > 0: steps that only decode read keys in their pages instead of gathering them (models without sliding windows;
     requests of at most that many pages). Other arguments are those of `model.init_continuous_batching`.
     """
     before = model.config._attn_implementation
-    model.set_attn_implementation("sdpa")
+    model.set_attn_implementation("paged|eager")
     manager = None
     try:
         manager = model.init_continuous_batching(**kwargs)
