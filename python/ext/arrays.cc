@@ -145,6 +145,58 @@ bool dtype_of_name(std::string_view text, DType& out) {
   return false;
 }
 
+/// numpy.ndarray, once NumPy is imported.
+PyTypeObject* ndarray_type() {
+  static PyObject* type = nullptr;
+  if (type == nullptr) {
+    const nb::object modules = nb::borrow(PyImport_GetModuleDict());
+    PyObject* module = PyDict_GetItemString(modules.ptr(), "numpy");
+    if (module != nullptr) type = attribute(module, "ndarray").release().ptr();
+  }
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+
+/// `__array_struct__` says what `__array_interface__` does, in C: the short way for NumPy arrays of types that have a letter.
+bool from_struct(Array& out, nb::handle object, std::string_view name, Access access) {
+  struct Interface {
+    int two, rank;
+    char kind;
+    int item_bytes, flags;
+    const std::intptr_t *shape, *strides;
+    void* data;
+    PyObject* description;
+  };
+  constexpr int kNotSwapped = 0x200, kWritable = 0x400;
+  if (Py_TYPE(object.ptr()) != ndarray_type()) return false;
+  static PyObject* key = PyUnicode_InternFromString("__array_struct__");
+  const nb::object capsule = nb::steal(PyObject_GetAttr(object.ptr(), key));
+  const auto* facts = capsule.is_valid() ? static_cast<const Interface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr)) : nullptr;
+  if (facts == nullptr) PyErr_Clear();
+  if (facts == nullptr || facts->two != 2 || (facts->flags & kNotSwapped) == 0) return false;
+  struct Row {
+    char kind;
+    int item_bytes;
+    DType dtype;
+  };
+  static constexpr Row kRows[] = {{'f', 4, DType::f32}, {'f', 2, DType::f16}, {'i', 4, DType::i32}, {'i', 8, DType::i64},
+                                  {'i', 1, DType::i8},  {'u', 1, DType::u8},  {'b', 1, DType::u8}};
+  const auto* row = std::find_if(std::begin(kRows), std::end(kRows),
+                                 [&](const Row& r) { return r.kind == facts->kind && r.item_bytes == facts->item_bytes; });
+  if (row == std::end(kRows)) return false;
+  if ((facts->flags & kWritable) == 0 && access == Access::write) bad_value(name, "is a read-only array; an output must be writable");
+  set_rank(out.view, facts->rank, name);
+  for (int i = 0; i < facts->rank; ++i) {
+    if (facts->strides[i] % facts->item_bytes != 0) return false;
+    out.view.shape[i] = facts->shape[i];
+    out.view.strides[i] = facts->strides[i] / facts->item_bytes;
+  }
+  out.view.dtype = row->dtype;
+  out.view.data = facts->data;
+  out.owner = nb::borrow(object);
+  out.library = ArrayLibrary::numpy;
+  return true;
+}
+
 /// `__array_interface__` and `__cuda_array_interface__` say the same things in the same words.
 bool from_interface(Array& out, nb::handle object, const char* protocol, Device where, std::string_view name, Access access) {
   const nb::object found = attribute(object, protocol);
@@ -190,6 +242,7 @@ bool from_interface(Array& out, nb::handle object, const char* protocol, Device 
   view.data = reinterpret_cast<void*>(data.first);
   view.device = where;
   out.owner = nb::borrow(object);
+  if (where.kind == DeviceKind::cpu) out.library = ArrayLibrary::numpy;
   if (where.kind == DeviceKind::cuda && facts.contains("stream") && !nb::object(facts["stream"]).is_none())
     out.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(facts["stream"]));
   return true;
@@ -236,6 +289,13 @@ bool from_capsule(Array& out, nb::handle object, std::string_view name, Access a
   return true;
 }
 
+bool from_any(Array& out, nb::handle object, std::string_view name, Access access) {
+  return from_struct(out, object, name, access) || from_exchange(out, object, name) ||
+         from_interface(out, object, "__array_interface__", {}, name, access) ||
+         from_interface(out, object, "__cuda_array_interface__", cuda_device_of(object), name, access) ||
+         from_capsule(out, object, name, access);
+}
+
 }  // namespace
 
 const dlpack::Exchange* exchange_of(nb::handle object) {
@@ -249,10 +309,11 @@ const dlpack::Exchange* exchange_of(nb::handle object) {
 
 Array array(nb::handle object, std::string_view name, Access access) {
   Array out;
-  if (from_exchange(out, object, name)) return out;
-  if (from_interface(out, object, "__array_interface__", {}, name, access)) return out;
-  if (from_interface(out, object, "__cuda_array_interface__", cuda_device_of(object), name, access)) return out;
-  if (from_capsule(out, object, name, access)) return out;
+  if (from_any(out, object, name, access)) {
+    // NumPy gives arrays without elements strides of 0, which would read as elements that share memory.
+    if (out.view.numel() == 0) set_dense_strides(out.view);
+    return out;
+  }
   throw nb::type_error(fmt::format("{}: {} is no array; give a torch.Tensor, a numpy.ndarray, or an object with `__dlpack__` or "
                                    "`__cuda_array_interface__`",
                                    name, nb::repr(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())))).c_str())

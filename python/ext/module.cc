@@ -9,4 +9,9 @@ NB_MODULE(_girih, m) {
   girih::python::bind_context(m);
   girih::python::bind_variant(m);
   girih::python::bind_attention(m);
+  girih::python::bind_quantize(m);
+  girih::python::bind_norm(m);
+  girih::python::bind_activation(m);
+  girih::python::bind_rotation(m);
+  girih::python::bind_sampling(m);
 }
