@@ -205,7 +205,8 @@ bool from_interface(Array& out, nb::handle object, const char* protocol, Device 
   const auto data = nb::cast<std::pair<std::uintptr_t, bool>>(facts["data"]);
   const auto type = nb::cast<std::string>(facts["typestr"]);
   TensorView& view = out.view;
-  if (data.second && access == Access::write) bad_value(name, "is a read-only array; an output must be writable");
+  out.read_only = data.second;
+  if (out.read_only && access == Access::write) bad_value(name, "is a read-only array; an output must be writable");
   // Element types that the protocol has no letter for are in the array's dtype.
   const nb::object dtype_object = attribute(object, "dtype");
   const nb::object dtype_name = dtype_object.is_valid() ? attribute(dtype_object, "name") : nb::object();
@@ -277,8 +278,8 @@ bool from_capsule(Array& out, nb::handle object, std::string_view name, Access a
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
     const auto* managed = static_cast<const dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
     if (managed->version.major != 1) bad_value(name, fmt::format("exports DLPack {}; version 1 is supported", managed->version.major));
-    if ((managed->flags & dlpack::kReadOnly) != 0 && access == Access::write)
-      bad_value(name, "is a read-only array; an output must be writable");
+    out.read_only = (managed->flags & dlpack::kReadOnly) != 0;
+    if (out.read_only && access == Access::write) bad_value(name, "is a read-only array; an output must be writable");
     out.view = view_of(managed->tensor, name);
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
     out.view = view_of(static_cast<const dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor, name);

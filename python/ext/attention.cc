@@ -257,6 +257,17 @@ const Context& context_of(nb::handle object) {
 }
 
 void bind_attention_spec(nb::module_& m) {
+  m.def(
+      "array_info",
+      [](nb::handle object, std::string_view argument) {
+        const TensorView t = array(object, argument).view;
+        nb::list shape;
+        for (int i = 0; i < t.rank; ++i) shape.append(t.shape[i]);
+        return nb::make_tuple(nb::tuple(shape), std::string(name(t.dtype)), name(t.device));
+      },
+      nb::arg("array"), nb::arg("name") = "array",
+      nb::sig("def array_info(array: girih._typing.ArrayLike, name: str = 'array') -> tuple[tuple[int, ...], str, str]"),
+      "(shape, dtype, device) as girih sees an array; `name` is what errors call it.");
   bind_spec(m);
   bind_limits(m);
   bind_segment(m);
@@ -266,6 +277,7 @@ void bind_attention_spec(nb::module_& m) {
 void bind_attention(nb::module_& m) {
   bind_attention_spec(m);
   bind_kv_store(m);
+  bind_block_sparse(m);
   bind_plan(m);
   bind_attention_run(m);
 }

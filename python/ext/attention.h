@@ -13,7 +13,8 @@ namespace girih::python {
 
 struct PySegment {
   IndexArray qo_indptr, kv_indptr, kv_len, kv_pos, page_pos, kv_rope_pos;
-  KvSegment segment{};  ///< points into the above
+  KvSegment segment{};  ///< points into the above, or into what `owner` holds
+  nb::object owner{};
 };
 
 /// The library's default context for `device` where none is given; the object is kept by the caller.
@@ -22,6 +23,7 @@ const Context& context_of(nb::handle object);
 
 void bind_attention_spec(nb::module_& m);
 void bind_kv_store(nb::module_& m);
+void bind_block_sparse(nb::module_& m);
 void bind_plan(nb::module_& m);
 void bind_attention_run(nb::module_& m);
 

@@ -24,6 +24,9 @@ void bind_norm(nb::module_& m);
 void bind_activation(nb::module_& m);
 void bind_rotation(nb::module_& m);
 void bind_sampling(nb::module_& m);
+void bind_merge(nb::module_& m);
+void bind_page(nb::module_& m);
+void bind_info(nb::module_& m);
 
 /// Anything that array() takes; how it is called in signatures.
 class ArrayLike : public nb::object {
@@ -50,6 +53,7 @@ struct Array {
   nb::object owner{};             ///< the object, or the capsule that its memory belongs to
   std::optional<void*> stream{};  ///< CUDA: the stream on which its library works now, where that is known
   ArrayLibrary library = ArrayLibrary::other;
+  bool read_only = false;
 };
 
 enum class Access { read, write };

@@ -104,10 +104,10 @@ DeviceIndices<T>::DeviceIndices(nb::handle object, std::string_view name, Device
   Array found = array(object, name);
   const TensorView& t = found.view;
   if (t.device != device)
-    bad_value(name, fmt::format("is on {}; the store is on {}, where run() reads it", girih::name(t.device), girih::name(device)));
+    bad_value(name, fmt::format("is on {}; must be on {}, where it is read{}", girih::name(t.device), girih::name(device),
+                                device.kind == DeviceKind::cpu ? ": give .cpu()" : ""));
   if (t.dtype != kWanted)
-    bad_value(name,
-              fmt::format("is {}; must be {}, since run() reads it in place", girih::name(t.dtype), sizeof(T) == 4 ? "int32" : "int64"));
+    bad_value(name, fmt::format("is {}; must be {}, since it is read in place", girih::name(t.dtype), sizeof(T) == 4 ? "int32" : "int64"));
   if (t.rank < 1 || t.rank > 2) bad_value(name, fmt::format("has {} dimensions; must have 1, or 2 (a dense table)", t.rank));
   if (!is_dense(t)) bad_value(name, "is not dense; run() reads it in place: give a contiguous array");
   view_ = {static_cast<const T*>(t.data), static_cast<std::size_t>(t.numel())};

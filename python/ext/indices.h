@@ -38,8 +38,8 @@ class IndexArray {
   bool given_ = false;
 };
 
-/// Page ids (T = int32) or page positions (T = int64) for run(): in place where they are an array on `device`, copied from a sequence of
-/// ints on the CPU. None = empty.
+/// Page ids (T = int32) or page positions (T = int64): in place where they are an array on `device`, copied from a sequence of ints where
+/// that is the CPU. None = empty.
 template <typename T>
 class DeviceIndices {
  public:

@@ -14,4 +14,7 @@ NB_MODULE(_girih, m) {
   girih::python::bind_activation(m);
   girih::python::bind_rotation(m);
   girih::python::bind_sampling(m);
+  girih::python::bind_merge(m);
+  girih::python::bind_page(m);
+  girih::python::bind_info(m);
 }

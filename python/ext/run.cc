@@ -17,6 +17,7 @@
 #include "exchange.h"
 #include "expr.h"
 #include "girih/error.h"
+#include "girih/page.h"
 #include "plan.h"
 
 namespace girih::python {
@@ -159,6 +160,24 @@ class Attention {
     call(args);
     if (!wants_lse) return std::move(out.owner);
     return nb::make_tuple(std::move(out.owner), std::move(lse.owner));
+  }
+
+  void append(const Store& store, nb::handle kv_indices, nb::handle k_, nb::handle v_, nb::handle k_rope_, std::int64_t segment,
+              nb::handle stream_) {
+    const Use use(*this);
+    const Device device = context_->device();
+    if (!device_plan_)
+      throw Error(Code::unsupported,
+                  "append_planned: works on CUDA, where a captured graph appends what is planned; on the CPU use append()");
+    const Array k = array(k_, "k");
+    const Array v = optional_array(v_, "v");
+    const Array k_rope = optional_array(k_rope_, "k_rope");
+    check_store(store, schedule_.spec(), device, "store");
+    check_appended(store, k.view, k_rope.view, v.view);
+    const DeviceIndices<std::int32_t> ids(kv_indices, "kv_indices", device);
+    void* on = stream(stream_, k);
+    const nb::gil_scoped_release released;
+    girih::append(*context_, *device_plan_, store.store, ids.view(), k.view, k_rope.view, v.view, segment, on);
   }
 
  private:
@@ -362,6 +381,23 @@ void bind_attention_run(nb::module_& m) {
       .def_prop_ro("limits", [](const Attention& self) { return self.schedule().limits(); })
       .def_prop_ro("context", &Attention::context, nb::sig("def context(self) -> Context"))
       .def("__repr__", [](const Attention& self) { return "Attention(" + self.schedule().key() + ")"; });
+  m.def(
+      "append_planned",
+      [](Attention& attention, const Store& store, nb::handle k, nb::handle v, nb::handle kv_indices, nb::handle k_rope,
+         std::int64_t segment, nb::handle stream) { attention.append(store, kv_indices, k, v, k_rope, segment, stream); },
+      nb::arg("attention"), nb::arg("store"), nb::arg("k"), nb::arg("v") = nb::none(), nb::kw_only(), nb::arg("kv_indices") = nb::none(),
+      nb::arg("k_rope") = nb::none(), nb::arg("segment") = 0, nb::arg("stream") = nb::none(),
+      nb::sig(
+          "def append_planned(attention: Attention, store: KvStore, k: girih._typing.ArrayLike, v: girih._typing.ArrayLike | None = None, "
+          "*, kv_indices: girih._typing.IndicesLike | None = None, k_rope: girih._typing.ArrayLike | None = None, segment: int = 0, "
+          "stream: girih._typing.StreamLike | None = None) -> None"),
+      "Appends for the batch that `attention` has planned, on CUDA: row i of k and v belongs to query token i, and the query tokens of a "
+      "group\n"
+      "are the last keys of its list in `segment` (not written where a list is shorter). Reads nothing but device memory, so a captured "
+      "graph\n"
+      "appends whatever is planned before a replay. Two tokens may not go to the same place, which is not checked.\n\n"
+      "k, k_rope, v: [tokens, heads, dim] f32, f16 or bf16 on the device; kv_indices: the segment's int32 page ids there.\n\n"
+      "Raises NotImplementedError on the CPU (use append()), ValueError naming what does not fit.");
 }
 
 }  // namespace girih::python

@@ -1,6 +1,7 @@
 """Girih: attention for LLM inference over any KV-cache layout, on CPUs and NVIDIA GPUs."""
 
 from . import variants
+from ._attention import attention
 from ._context import default_context
 
 # Expressions: see Expr. `min`, `max` and `abs` are not in __all__, so that `from girih import *` leaves Python's own.
@@ -11,6 +12,7 @@ from ._girih import (
     AttentionLimits,
     AttentionSpec,
     BitsParam,
+    BlockSparse,
     Context,
     CpuInfo,
     DevicePlan,
@@ -25,19 +27,29 @@ from ._girih import (
     SegmentData,
     Variant,
     __version__,
+    append,
+    append_planned,
+    append_positions,
     array,
     attention_capabilities,
     available_cpu_targets,
     bits,
+    block_sparse,
+    copy_pages,
     cpu_info,
     cuda_code,
     dim,
     exp,
+    info,
     kv_head,
     kv_len,
+    kv_len_from_last_page,
     kv_pos,
     log,
     mean_square,
+    merge_state,
+    merge_states,
+    merge_states_varlen,
     q_head,
     q_idx,
     q_len,
@@ -52,6 +64,7 @@ from ._girih import (
     sigmoid,
     sqrt,
     tanh,
+    variable_block_sparse,
     x,
 )
 from ._girih import abs as abs
@@ -79,6 +92,7 @@ from .sampling import (
     top_k_renorm_probs,
     top_p_renorm_probs,
 )
+from ._warmup import warmup
 
 __all__ = [
     "ArrayParam",
@@ -87,6 +101,7 @@ __all__ = [
     "AttentionLimits",
     "AttentionSpec",
     "BitsParam",
+    "BlockSparse",
     "Context",
     "CpuInfo",
     "DevicePlan",
@@ -107,11 +122,17 @@ __all__ = [
     "Yarn",
     "__version__",
     "activate",
+    "append",
+    "append_planned",
+    "append_positions",
     "array",
+    "attention",
     "attention_capabilities",
     "available_cpu_targets",
     "bits",
     "chain_speculative_sample",
+    "block_sparse",
+    "copy_pages",
     "cpu_info",
     "cuda_code",
     "default_context",
@@ -120,13 +141,18 @@ __all__ = [
     "exp",
     "gelu_and_mul",
     "gelu_tanh_and_mul",
+    "info",
     "kv_head",
     "kv_len",
+    "kv_len_from_last_page",
     "kv_pos",
     "layer_norm",
     "log",
     "mean_square",
     "packbits",
+    "merge_state",
+    "merge_states",
+    "merge_states_varlen",
     "q_head",
     "q_idx",
     "q_len",
@@ -155,6 +181,8 @@ __all__ = [
     "top_k_mask_logits",
     "top_k_renorm_probs",
     "top_p_renorm_probs",
+    "variable_block_sparse",
     "variants",
+    "warmup",
     "x",
 ]
