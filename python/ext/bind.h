@@ -18,6 +18,7 @@ namespace nb = nanobind;
 void bind_errors(nb::module_& m);
 void bind_context(nb::module_& m);
 void bind_variant(nb::module_& m);
+void bind_show(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_quantize(nb::module_& m);
 void bind_norm(nb::module_& m);

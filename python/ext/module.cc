@@ -8,6 +8,7 @@ NB_MODULE(_girih, m) {
   girih::python::bind_errors(m);
   girih::python::bind_context(m);
   girih::python::bind_variant(m);
+  girih::python::bind_show(m);
   girih::python::bind_attention(m);
   girih::python::bind_quantize(m);
   girih::python::bind_norm(m);

@@ -346,7 +346,7 @@ Variant checked(Variant v, const nb::kwargs& given) {
     const auto text = nb::cast<std::string>(key);
     const auto* hook = std::find_if(std::begin(kHooks), std::end(kHooks), [&](const Hook& h) { return text == h.name; });
     if (hook != std::end(kHooks)) {
-      v.*hook->member = value.is_none() ? Expr() : expr(value);
+      v.*hook->member = value.is_none() ? Expr() : hook->member == &Variant::mask ? expr(value) : number_of(expr(value));
     } else if (text == "softmax") {
       if (!nb::isinstance<nb::bool_>(value)) raise_type("softmax: must be True or False");
       v.softmax = nb::cast<bool>(value);
@@ -422,6 +422,22 @@ void bind_variant_class(nb::module_& m) {
           },
           nb::sig("def params(self) -> dict[str, tuple[str, str, str]]"),
           "Its parameters: {name: (\"number\" | \"integer\" | \"array\" | \"bits\", dtype, \"plan\" | \"run\")}.")
+      .def(
+          "show",
+          [](nb::handle self, const nb::args& args, const nb::kwargs& kwargs) {
+            return nb::module_::import_("girih._show").attr("show_mask")(self, *args, **kwargs);
+          },
+          nb::sig("def show(self, q_len: int, kv_len: int, *, params: collections.abc.Mapping[str, typing.Any] | None = None, tile: int | "
+                  "tuple[int, int] | None = None, q_head: int = 0, kv_head: int = 0) -> girih._show.Svg"),
+          "A picture of the mask over one request's queries (down) and keys (right): which tiles the planner proves never visible (they "
+          "are\n"
+          "skipped) or always visible (they run without mask code), and which are left to the kernel. Up to 128 x 128 also every key that\n"
+          "is visible.\n\n"
+          "q_len, kv_len: extents; queries are the last q_len positions.\n"
+          "params: values of parameters; what a missing one decides is drawn as unknown.\n"
+          "tile: keys and queries a tile, or (queries, keys); None: 64, less for short and more for long extents.\n"
+          "q_head, kv_head: of which head, where the mask differs by head.\n\n"
+          "Returns an Svg: shown by notebooks; save(path) writes it, str() is its text.")
       .def("__repr__", [](const Variant& self) {
         std::string text;
         const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };

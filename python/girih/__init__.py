@@ -62,11 +62,14 @@ from ._girih import (
     score,
     select,
     sigmoid,
+    source,
     sqrt,
     tanh,
     variable_block_sparse,
     x,
 )
+
+# Not in __all__, so that `from girih import *` leaves Python's own.
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
@@ -93,13 +96,17 @@ from .sampling import (
     top_p_renorm_probs,
 )
 from ._warmup import warmup
+from ._show import Svg, show_plan
+from ._variant import Array, Bits, Scalar, variant
 
 __all__ = [
+    "Array",
     "ArrayParam",
     "Attention",
     "AttentionCapability",
     "AttentionLimits",
     "AttentionSpec",
+    "Bits",
     "BitsParam",
     "BlockSparse",
     "Context",
@@ -118,6 +125,11 @@ __all__ = [
     "SegmentData",
     "Speculated",
     "TopK",
+    "Scalar",
+    "Schedule",
+    "Segment",
+    "SegmentData",
+    "Svg",
     "Variant",
     "Yarn",
     "__version__",
@@ -171,9 +183,11 @@ __all__ = [
     "score",
     "segment_packbits",
     "select",
+    "show_plan",
     "sigmoid",
     "silu_and_mul",
     "softmax",
+    "source",
     "sqrt",
     "swigluoai_and_mul",
     "tanh",
@@ -182,6 +196,7 @@ __all__ = [
     "top_k_renorm_probs",
     "top_p_renorm_probs",
     "variable_block_sparse",
+    "variant",
     "variants",
     "warmup",
     "x",
