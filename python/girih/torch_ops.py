@@ -1,26 +1,41 @@
-"""Girih's operators as PyTorch custom ops (namespace `girih::`), so that torch.compile(fullgraph=True) keeps them in its graphs.
+"""Girih's operators as PyTorch custom ops (namespace `girih::`), so that torch.compile(fullgraph=True) keeps them in
+its graphs.
 
     from girih import torch_ops
     planned = torch_ops.Planned(girih.Attention(spec, limits))
     planned.plan(qo_indptr, [segment])                          # each step, outside of compiled code
     out = planned(q, k_pages, v_pages, kv_indices=pages)        # each layer, inside
 
-An op is a function of its tensors: it allocates its results, says which arguments it changes, and is for inference (a backward pass raises).
-A plan crosses into a graph as an integer that names it; the registry holds it weakly, so a graph never keeps a plan alive, nor does a name
-ever come to mean another plan.
+An op is a function of its tensors: it allocates its results, says which arguments it changes, and is for inference (a
+backward pass raises). A plan crosses into a graph as an integer that names it; the registry holds it weakly, so a graph
+never keeps a plan alive, nor does a name ever come to mean another plan.
 """
 
 from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import girih
+
+from ._torch_op import inference_only, op
+from ._torch_rows import (
+    activate,
+    add_rms_norm,
+    dequantize,
+    layer_norm,
+    quantize,
+    rms_norm,
+    rope,
+    sample,
+    softmax,
+    top_k,
+)
 
 __all__ = [
     "Planned",
@@ -39,39 +54,7 @@ __all__ = [
     "top_k",
 ]
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _op(schema: str, fake: Callable[..., Any] | None, *tags: torch.Tag, mutates: Sequence[str] = ()) -> Callable[[_F], _F]:
-    """Registers a function as girih::<its schema's name>, with a backward pass that refuses."""
-
-    def register(function: _F) -> _F:
-        name, arguments = schema.split("(", 1)
-        op = torch.library.custom_op(
-            f"girih::{name}", function, mutates_args=tuple(mutates), schema=f"({arguments}", tags=tags or None
-        )
-        if fake is not None:
-            op.register_fake(fake)
-        if not mutates:
-
-            def backward(ctx: Any, *grads: Any) -> Any:
-                raise RuntimeError(f"girih::{name} is for inference and has no backward pass; run it under torch.no_grad()")
-
-            op.register_autograd(backward)
-        return function
-
-    return register
-
-
-def _inference_only(name: str, *tensors: Tensor | None) -> None:
-    """What an op writes into its arguments has no place in a gradient's history: said before it is written."""
-    if torch.is_grad_enabled():
-        for tensor in tensors:
-            if tensor is not None and tensor.requires_grad:
-                raise RuntimeError(f"girih::{name} is for inference and has no backward pass; run it under torch.no_grad()")
-
-
-# ------------------------------------------------------------------------------------------------------------- attention
+# ------------------------------------------------------------------------------------------------------------ attention
 
 
 def _attention_fake(
@@ -82,9 +65,9 @@ def _attention_fake(
 
 
 # It makes its plan from the lengths it sees, on the host: nothing that a CUDA graph could replay with others.
-@_op(
-    "attention(Tensor q, Tensor k, Tensor v, Tensor? sinks, bool causal, SymInt? window, float? soft_cap, float? sm_scale)"
-    " -> (Tensor, Tensor)",
+@op(
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? sinks, bool causal, SymInt? window, float? soft_cap,"
+    " float? sm_scale) -> (Tensor, Tensor)",
     _attention_fake,
     torch.Tag.cudagraph_unsafe,
 )
@@ -132,7 +115,9 @@ _planned: weakref.WeakValueDictionary[int, Planned] = weakref.WeakValueDictionar
 class Planned:
     """A girih.Attention whose runs are ops.
 
-    plan() is for the host, outside of compiled code; what is compiled once runs with the plan that is there at the time. The object must
+    plan() is for the host, outside of compiled code; what is compiled once runs with the plan that is there at the
+    time.
+    The object must
     live as long as compiled code uses it, on CUDA as long as graphs that captured its runs.
     """
 
@@ -167,10 +152,12 @@ class Planned:
         layout: str = "NHD",
         params: dict[str, Tensor | float] | None = None,
     ) -> Any:
-        """Attention of the planned batch: out [tokens, num_qo_heads, head_dim_vo], or (out, lse) where the spec asks for it.
+        """Attention of the planned batch: out [tokens, num_qo_heads, head_dim_vo], or (out, lse) where the spec asks
+        for it.
 
         q: [tokens, num_qo_heads, head_dim].
-        k, v: one tensor, or one per planned segment: 4-D paged (`layout` NHD: [pages, page_size, heads, dim], HND: [pages, heads,
+        k, v: one tensor, or one per planned segment: 4-D paged (`layout` NHD: [pages, page_size, heads, dim], HND:
+            [pages, heads,
             page_size, dim]) with kv_indices, the page table (i32); or 3-D ragged. v is None where the spec has v_is_k.
         k_scale, v_scale, k_rope: as girih.KvStore.paged takes them.
         params: run-time parameters of the variant: tensors, or numbers.
@@ -212,7 +199,8 @@ def _of_handle(handle: int) -> Planned:
     planned = _planned.get(handle)
     if planned is None:
         raise RuntimeError(
-            f"girih::run: the torch_ops.Planned that this graph was made with (handle {handle}) is gone; keep it alive as long as the graph"
+            f"girih::run: the torch_ops.Planned that this graph was made with (handle {handle}) is gone; keep it "
+            "alive as long as the graph"
         )
     return planned
 
@@ -240,10 +228,10 @@ def _run_fake(
     return out, q.new_empty((q.shape[0], q.shape[1]) if lse else (0,), dtype=torch.float32)
 
 
-@_op(
-    "run(Tensor q, Tensor[] k, Tensor[] v, Tensor?[] kv_indices, Tensor[] k_scale, Tensor[] v_scale, Tensor[] k_rope, Tensor? q_rope,"
-    " Tensor[] arrays, str array_names, float[] numbers, str number_names, str layout, SymInt handle, SymInt head_dim_vo,"
-    " ScalarType out_dtype, bool lse) -> (Tensor, Tensor)",
+@op(
+    "run(Tensor q, Tensor[] k, Tensor[] v, Tensor?[] kv_indices, Tensor[] k_scale, Tensor[] v_scale, Tensor[] k_rope,"
+    " Tensor? q_rope, Tensor[] arrays, str array_names, float[] numbers, str number_names, str layout, SymInt handle,"
+    " SymInt head_dim_vo, ScalarType out_dtype, bool lse) -> (Tensor, Tensor)",
     _run_fake,
 )
 def _run(
@@ -296,7 +284,7 @@ def _merge_fake(v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor, base2: bool)
     return v_a.new_empty(v_a.shape), s_a.new_empty(s_a.shape)
 
 
-@_op("merge_state(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b, bool base2) -> (Tensor, Tensor)", _merge_fake)
+@op("merge_state(Tensor v_a, Tensor s_a, Tensor v_b, Tensor s_b, bool base2) -> (Tensor, Tensor)", _merge_fake)
 def _merge_state(v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor, base2: bool) -> tuple[Tensor, Tensor]:
     result: tuple[Tensor, Tensor] = girih.merge_state(v_a, s_a, v_b, s_b, base2=base2)
     return result
@@ -311,9 +299,10 @@ def merge_state(v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor, *, base2: bo
 # ------------------------------------------------------------------------------------------------------------- KV cache
 
 
-@_op(
-    "append(Tensor k, Tensor? v, Tensor(a!) k_cache, Tensor(b!)? v_cache, Tensor(c!)? k_scale, Tensor(d!)? v_scale, Tensor append_indptr,"
-    " Tensor kv_len, Tensor? kv_indices, Tensor? kv_indptr, SymInt table_stride, str layout) -> ()",
+@op(
+    "append(Tensor k, Tensor? v, Tensor(a!) k_cache, Tensor(b!)? v_cache, Tensor(c!)? k_scale, Tensor(d!)? v_scale,"
+    " Tensor append_indptr, Tensor kv_len, Tensor? kv_indices, Tensor? kv_indptr, SymInt table_stride,"
+    " str layout) -> ()",
     lambda *_: None,
     torch.Tag.cudagraph_unsafe,
     mutates=("k_cache", "v_cache", "k_scale", "v_scale"),
@@ -360,326 +349,12 @@ def append(
     v_scale: Tensor | None = None,
     layout: str = "NHD",
 ) -> None:
-    """girih.append as an op, which changes k_cache and v_cache (and the scales that are computed). The index arrays lie on the host.
+    """girih.append as an op, which changes k_cache and v_cache (and the scales that are computed). The index arrays lie
+    on the host.
 
     k, v: [tokens, heads, dim]; caches: 4-D paged as `layout` says, or 3-D ragged.
     """
-    _inference_only("append", k, v, k_cache, v_cache)
+    inference_only("append", k, v, k_cache, v_cache)
     torch.ops.girih.append(
         k, v, k_cache, v_cache, k_scale, v_scale, append_indptr, kv_len, kv_indices, kv_indptr, table_stride, layout
     )
-
-
-# ------------------------------------------------------------------------------------------------------------- rows
-
-
-@_op(
-    "rms_norm(Tensor x, Tensor? weight, float eps, float weight_offset) -> Tensor",
-    lambda x, weight, eps, weight_offset: x.new_empty(x.shape),
-)
-def _rms_norm(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float) -> Tensor:
-    rows = _rows(x)
-    result: Tensor = girih.rms_norm(rows, weight, out=rows.new_empty(rows.shape), eps=eps, weight_offset=weight_offset)
-    return result.view(x.shape)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """[..., dim] as [rows, dim]; 2-D and 3-D tensors as they are, for those have a meaning of their own."""
-    return x if x.dim() in (2, 3) else x.reshape(-1, x.shape[-1])
-
-
-def rms_norm(x: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weight_offset: float = 0.0) -> Tensor:
-    """girih.rms_norm as an op, over the last dimension of x [..., dim]. weight: [dim], or [heads, dim] for x [rows, heads, dim]."""
-    result: Tensor = torch.ops.girih.rms_norm(x, weight, eps, weight_offset)
-    return result
-
-
-@_op(
-    "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps, float weight_offset) -> (Tensor, Tensor)",
-    lambda x, residual, weight, eps, weight_offset: (x.new_empty(x.shape), x.new_empty(x.shape)),
-)
-def _add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, weight_offset: float
-) -> tuple[Tensor, Tensor]:
-    rows = _rows(x)
-    out, total = rows.new_empty(rows.shape), rows.new_empty(rows.shape)
-    girih.rms_norm(
-        rows, weight, residual=_rows(residual), residual_out=total, out=out, eps=eps, weight_offset=weight_offset
-    )
-    return out.view(x.shape), total.view(x.shape)
-
-
-def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor | None = None, *, eps: float = 1e-6, weight_offset: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """(rms_norm(x + residual), x + residual) in one pass over memory; the norm is that of the sum before rounding."""
-    result: tuple[Tensor, Tensor] = torch.ops.girih.add_rms_norm(x, residual, weight, eps, weight_offset)
-    return result
-
-
-@_op(
-    "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor",
-    lambda x, weight, bias, eps: x.new_empty(x.shape),
-)
-def _layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    rows = _rows(x)
-    result: Tensor = girih.layer_norm(rows, weight, bias, out=rows.new_empty(rows.shape), eps=eps)
-    return result.view(x.shape)
-
-
-def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, eps: float = 1e-6) -> Tensor:
-    """girih.layer_norm as an op, over the last dimension of x [..., dim]."""
-    result: Tensor = torch.ops.girih.layer_norm(x, weight, bias, eps)
-    return result
-
-
-@_op(
-    "activate(Tensor x, str activation, Tensor? up, bool interleaved, float alpha, float limit) -> Tensor",
-    lambda x, activation, up, interleaved, alpha, limit: x.new_empty(
-        x.shape if up is not None else (*x.shape[:-1], x.shape[-1] // 2)
-    ),
-)
-def _activate(x: Tensor, activation: Any, up: Tensor | None, interleaved: bool, alpha: float, limit: float) -> Tensor:
-    shape = x.shape if up is not None else (*x.shape[:-1], x.shape[-1] // 2)
-    result: Tensor = girih.activate(
-        x.reshape(-1, x.shape[-1]),
-        activation,
-        up=None if up is None else up.reshape(-1, up.shape[-1]),
-        interleaved=interleaved,
-        alpha=alpha,
-        limit=limit,
-    )
-    return result.view(shape)
-
-
-def activate(
-    x: Tensor,
-    activation: str = "silu",
-    *,
-    up: Tensor | None = None,
-    interleaved: bool = False,
-    alpha: float = 1.702,
-    limit: float = 7.0,
-) -> Tensor:
-    """girih.activate as an op: act(gate) * up of x [..., 2 * dim] (gates, then ups), or of gates x and `up` [..., dim]."""
-    result: Tensor = torch.ops.girih.activate(x, activation, up, interleaved, alpha, limit)
-    return result
-
-
-@_op(
-    "rope(Tensor q, Tensor k, Tensor cos_sin, Tensor positions, SymInt rotary_begin, bool interleaved, Tensor? q_weight, Tensor? k_weight,"
-    " float eps, float weight_offset) -> (Tensor, Tensor)",
-    lambda q, k, *_: (q.new_empty(q.shape), k.new_empty(k.shape)),
-)
-def _rope(
-    q: Tensor,
-    k: Tensor,
-    cos_sin: Tensor,
-    positions: Tensor,
-    rotary_begin: int,
-    interleaved: bool,
-    q_weight: Tensor | None,
-    k_weight: Tensor | None,
-    eps: float,
-    weight_offset: float,
-) -> tuple[Tensor, Tensor]:
-    q_out, k_out = q.new_empty(q.shape), k.new_empty(k.shape)
-    girih.rope(
-        q,
-        k,
-        cos_sin,
-        positions=positions,
-        rotary_begin=rotary_begin,
-        interleaved=interleaved,
-        q_out=q_out,
-        k_out=k_out,
-        q_weight=q_weight,
-        k_weight=k_weight,
-        eps=eps,
-        weight_offset=weight_offset,
-    )
-    return q_out, k_out
-
-
-def rope(
-    q: Tensor,
-    k: Tensor,
-    cos_sin: Tensor,
-    positions: Tensor,
-    *,
-    rotary_begin: int = 0,
-    interleaved: bool = False,
-    q_weight: Tensor | None = None,
-    k_weight: Tensor | None = None,
-    eps: float = 1e-6,
-    weight_offset: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """girih.rope as an op: rotated copies of q and k [tokens, heads, dim], with QK-norm before where weights are given.
-
-    cos_sin: f32 [positions, rotary_dim] as girih.rope_cos_sin makes it; positions: i32 or i64 [tokens].
-    """
-    result: tuple[Tensor, Tensor] = torch.ops.girih.rope(
-        q, k, cos_sin, positions, rotary_begin, interleaved, q_weight, k_weight, eps, weight_offset
-    )
-    return result
-
-
-# ------------------------------------------------------------------------------------------------------------- sampling
-
-
-@_op(
-    "sample(Tensor logits, Tensor temperature, Tensor? top_k, Tensor? top_p, Tensor? min_p, Tensor seed, Tensor offset) -> Tensor",
-    lambda logits, *_: logits.new_empty((logits.shape[0],), dtype=torch.int32),
-)
-def _sample(
-    logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor | None,
-    top_p: Tensor | None,
-    min_p: Tensor | None,
-    seed: Tensor,
-    offset: Tensor,
-) -> Tensor:
-    result: Tensor = girih.sample(
-        logits,
-        temperature=temperature,
-        top_k=0 if top_k is None else top_k,
-        top_p=1.0 if top_p is None else top_p,
-        min_p=0.0 if min_p is None else min_p,
-        seed=seed,
-        offset=offset,
-    ).tokens
-    return result
-
-
-def sample(
-    logits: Tensor,
-    *,
-    seed: Tensor | int,
-    offset: Tensor | int,
-    temperature: Tensor | float = 1.0,
-    top_k: Tensor | int = 0,
-    top_p: Tensor | float = 1.0,
-    min_p: Tensor | float = 0.0,
-) -> Tensor:
-    """girih.sample as an op: one token a row, i32 [rows]. The same seed and offset draw the same: let the offset grow from step to step.
-
-    Each parameter is a number, or a tensor [rows] (f32; top_k i32); seed i64 [1] or [rows], offset i64 [1].
-    """
-    rows, device = logits.shape[0], logits.device
-
-    def row_values(value: Tensor | float, dtype: torch.dtype, off: float | None) -> Tensor | None:
-        if isinstance(value, Tensor):
-            return value
-        return None if value == off else torch.full((rows,), value, dtype=dtype, device=device)
-
-    def number(value: Tensor | int) -> Tensor:
-        return value if isinstance(value, Tensor) else torch.full((1,), value, dtype=torch.int64, device=device)
-
-    result: Tensor = torch.ops.girih.sample(
-        logits,
-        row_values(temperature, torch.float32, None),
-        row_values(top_k, torch.int32, 0),
-        row_values(top_p, torch.float32, 1.0),
-        row_values(min_p, torch.float32, 0.0),
-        number(seed),
-        number(offset),
-    )
-    return result
-
-
-@_op(
-    "softmax(Tensor logits, float temperature) -> Tensor",
-    lambda logits, temperature: logits.new_empty(logits.shape, dtype=torch.float32),
-)
-def _softmax(logits: Tensor, temperature: float) -> Tensor:
-    result: Tensor = girih.softmax(logits, temperature)
-    return result
-
-
-def softmax(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """girih.softmax as an op: f32 [rows, vocab]."""
-    result: Tensor = torch.ops.girih.softmax(logits, temperature)
-    return result
-
-
-@_op(
-    "top_k(Tensor input, SymInt k, bool sorted) -> (Tensor, Tensor)",
-    lambda input, k, sorted: (
-        input.new_empty((input.shape[0], k)),
-        input.new_empty((input.shape[0], k), dtype=torch.int32),
-    ),
-)
-def _top_k(input: Tensor, k: int, sorted: bool) -> tuple[Tensor, Tensor]:
-    result = girih.top_k(input, k, sorted=sorted)
-    return result.values, result.indices
-
-
-def top_k(input: Tensor, k: int, *, sorted: bool = False) -> tuple[Tensor, Tensor]:
-    """girih.top_k as an op: the first k of each row of [rows, n], as (values, i32 indices); by index ascending unless sorted."""
-    result: tuple[Tensor, Tensor] = torch.ops.girih.top_k(input, k, sorted)
-    return result
-
-
-# ------------------------------------------------------------------------------------------------------------- quantisation
-
-_CODES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "i8": torch.int8, "nvfp4": torch.uint8, "mxfp4": torch.uint8}
-
-
-def _quantize_fake(x: Tensor, dtype: str, scale: str, global_scale: float) -> tuple[Tensor, Tensor]:
-    if dtype not in _CODES or scale not in ("token", "block", "mx", "tile"):
-        raise ValueError(f"quantize: dtype {dtype!r} with scale {scale!r} has no computed scales")
-    dim = x.shape[-1]
-    codes = x.new_empty((*x.shape[:-1], (dim + 1) // 2 if "fp4" in dtype else dim), dtype=_CODES[dtype])
-    if scale == "token":
-        return codes, x.new_empty(x.shape[:-1], dtype=torch.float32)
-    if scale == "tile":
-        return codes, x.new_empty(((x.shape[0] + 127) // 128, (dim + 127) // 128), dtype=torch.float32)
-    if scale == "block" and "fp4" not in dtype:
-        return codes, x.new_empty((*x.shape[:-1], (dim + 127) // 128), dtype=torch.float32)
-    size, scales = (16, torch.float8_e4m3fn) if dtype == "nvfp4" else (32, torch.float8_e8m0fnu)
-    return codes, x.new_empty((*x.shape[:-1], (dim + size - 1) // size), dtype=scales)
-
-
-@_op("quantize(Tensor x, str dtype, str scale, float global_scale) -> (Tensor, Tensor)", _quantize_fake)
-def _quantize(x: Tensor, dtype: str, scale: Any, global_scale: float) -> tuple[Tensor, Tensor]:
-    result: tuple[Tensor, Tensor] = girih.quantize(x, dtype, scale, global_scale=global_scale)
-    return result
-
-
-def quantize(x: Tensor, dtype: str = "e4m3", scale: str = "token", *, global_scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """girih.quantize as an op, with computed scales (all but scale="tensor"): (codes, scales) of x [rows, dim] or [rows, heads, dim]."""
-    if scale == "tensor":
-        raise ValueError('quantize: scale="tensor" takes a scale that is given; girih.quantize(x, ..., scales=) does it')
-    result: tuple[Tensor, Tensor] = torch.ops.girih.quantize(x, dtype, scale, global_scale)
-    return result
-
-
-@_op(
-    "dequantize(Tensor x, Tensor scales, str scale, str codes, float global_scale, SymInt dim, ScalarType dtype) -> Tensor",
-    lambda x, scales, scale, codes, global_scale, dim, dtype: x.new_empty((*x.shape[:-1], dim), dtype=dtype),
-)
-def _dequantize(
-    x: Tensor, scales: Tensor, scale: Any, codes: str, global_scale: float, dim: int, dtype: torch.dtype
-) -> Tensor:
-    result: Tensor = girih.dequantize(
-        x, scales, scale, codes=codes or None, global_scale=global_scale, dim=dim if "fp4" in codes else None, dtype=dtype
-    )
-    return result
-
-
-def dequantize(
-    x: Tensor,
-    scales: Tensor,
-    scale: str = "token",
-    *,
-    codes: str | None = None,
-    global_scale: float = 1.0,
-    dim: int | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """girih.dequantize as an op. codes: "nvfp4" or "mxfp4" for 4-bit codes, whose rows have `dim` elements (None: two a byte)."""
-    if dim is None:
-        dim = x.shape[-1] * 2 if codes in ("nvfp4", "mxfp4") else x.shape[-1]
-    result: Tensor = torch.ops.girih.dequantize(x, scales, scale, codes or "", global_scale, dim, dtype)
-    return result

@@ -1,4 +1,6 @@
-"""The custom ops: opcheck, whole graphs through torch.compile, declared mutation, refused gradients, and plans that cross into graphs."""
+"""The custom ops: opcheck, whole graphs through torch.compile, declared mutation, refused gradients, and plans that
+cross into graphs.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,16 @@ def cases() -> list[Any]:
     row = torch.full((3,), 0.7)
     one = torch.ones(1, dtype=torch.int64)
     indptr = torch.tensor([0, 2, 3])
-    append = (rand(3, 2, 8), rand(3, 2, 8), rand(4, 4, 2, 8), rand(4, 4, 2, 8), None, None, indptr, torch.tensor([2, 6]))
+    append = (
+        rand(3, 2, 8),
+        rand(3, 2, 8),
+        rand(4, 4, 2, 8),
+        rand(4, 4, 2, 8),
+        None,
+        None,
+        indptr,
+        torch.tensor([2, 6]),
+    )
     append += (torch.tensor([1, 3, 0], dtype=torch.int32), torch.tensor([0, 1, 3]), 0, "NHD")
     return [
         ("attention", (rand(5, 4, 16), rand(9, 2, 16), rand(9, 2, 16), None, True, None, None, None)),
@@ -105,7 +116,17 @@ def cases() -> list[Any]:
         ("quantize", (rand(3, 80), "mxfp4", "block", 1.0)),
         ("quantize", (rand(3, 80), "e5m2", "mx", 1.0)),
         ("quantize", (rand(130, 160), "e4m3", "tile", 1.0)),
-        ("dequantize", (*girih.quantize(rand(3, 31), "nvfp4", "block"), "block", "nvfp4", 1.0, 31, torch.bfloat16)),
+        (
+            "dequantize",
+            (
+                *(x.view(torch.uint8) for x in girih.quantize(rand(3, 31), "nvfp4", "block")),
+                "block",
+                "nvfp4",
+                1.0,
+                31,
+                torch.bfloat16,
+            ),
+        ),
         ("dequantize", (*girih.quantize(rand(3, 31), "i8", "token"), "token", "", 1.0, 31, torch.float32)),
     ]
 
@@ -120,23 +141,43 @@ def test_opcheck_of_planned_runs() -> None:
     lengths = [(1, 9), (5, 12)]
     attention, pages = planned(lengths, 4, lse="natural")
     q, k, v = torch.randn(6, 4, 16), torch.randn(6, 4, 2, 16), torch.randn(6, 4, 2, 16)
-    arguments = (q, [k], [v], [pages], [], [], [], None, [], "", [], "", "NHD", attention.handle, 16, torch.float32, True)
+    arguments = (
+        q,
+        [k],
+        [v],
+        [pages],
+        [],
+        [],
+        [],
+        None,
+        [],
+        "",
+        [],
+        "",
+        "NHD",
+        attention.handle,
+        16,
+        torch.float32,
+        True,
+    )
     torch.library.opcheck(ops.run.default, arguments)
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_decoder_layer_in_one_graph(backend: str) -> None:
-    """Norm, RoPE, append to the cache, planned attention, norm with residual and activation, compiled whole; steps differ in lengths."""
+    """Norm, RoPE, append to the cache, planned attention, norm with residual and activation, compiled whole; steps
+    differ in lengths.
+    """
     page_size = 4
     weight = torch.randn(64)
     table = torch.from_numpy(girih.rope_cos_sin(16, 64))
 
-    def layer(x: Any, cache: Any, plan: Any, pages: Any, indptr: Any, kv_len: Any, kv_indptr: Any, positions: Any) -> Any:
+    def layer(
+        x: Any, cache: Any, plan: Any, pages: Any, indptr: Any, kv_len: Any, kv_indptr: Any, positions: Any
+    ) -> Any:
         h = torch_ops.rms_norm(x, weight)
         q, k = torch_ops.rope(h.view(-1, 4, 16), h[:, :32].reshape(-1, 2, 16), table, positions)
-        torch_ops.append(
-            k, k * 0.5, *cache, append_indptr=indptr, kv_len=kv_len, kv_indices=pages, kv_indptr=kv_indptr
-        )
+        torch_ops.append(k, k * 0.5, *cache, append_indptr=indptr, kv_len=kv_len, kv_indices=pages, kv_indptr=kv_indptr)
         o = plan(q, *cache, kv_indices=pages)
         h, x = torch_ops.add_rms_norm(o.flatten(1), x, weight)
         return x.repeat(1, 1) + torch_ops.activate(torch.cat((h, h * 2), 1), "silu")
@@ -183,7 +224,9 @@ def test_a_second_plan_does_not_recompile_for_ever() -> None:
     q, k = torch.randn(1, 2, 8), torch.randn(5, 2, 8)
     kept = []
     for _ in range(5):
-        one = torch_ops.Planned(girih.Attention(spec, girih.AttentionLimits(max_tokens=4, max_requests=2, max_kv_len=16)))
+        one = torch_ops.Planned(
+            girih.Attention(spec, girih.AttentionLimits(max_tokens=4, max_requests=2, max_kv_len=16))
+        )
         one.plan([0, 1], [girih.Segment(kv_indptr=[0, 5], page_size=0)])
         kept.append(one)
         torch.testing.assert_close(compiled(one, q, k), girih.attention(q, k, k), rtol=1e-5, atol=1e-5)
@@ -202,12 +245,16 @@ def test_plans_live_as_long_as_their_owner() -> None:
 
 
 def test_parameters_of_variants() -> None:
-    variant = girih.Variant(logits=girih.score() * girih.scalar("factor") + girih.array("bias")[girih.q_head()] * girih.kv_pos())
+    variant = girih.Variant(
+        logits=girih.score() * girih.scalar("factor") + girih.array("bias")[girih.q_head()] * girih.kv_pos()
+    )
     spec = girih.AttentionSpec(num_qo_heads=2, num_kv_heads=2, head_dim_qk=8, q_dtype="f32", variant=variant)
     one = torch_ops.Planned(girih.Attention(spec, girih.AttentionLimits(max_tokens=4, max_requests=2, max_kv_len=16)))
     one.plan([0, 2], [girih.Segment(kv_indptr=[0, 5], page_size=0)])
     q, k, bias = torch.randn(2, 2, 8), torch.randn(5, 2, 8), torch.randn(2)
-    out = torch.compile(lambda q, k, b: one(q, k, k, params={"bias": b, "factor": 2}), fullgraph=True, backend="aot_eager")(q, k, bias)
+    out = torch.compile(
+        lambda q, k, b: one(q, k, k, params={"bias": b, "factor": 2}), fullgraph=True, backend="aot_eager"
+    )(q, k, bias)
     scores = torch.einsum("qhd,khd->hqk", q, k) / 8**0.5 * 2 + bias[:, None, None] * torch.arange(5)
     torch.testing.assert_close(out, torch.einsum("hqk,khd->qhd", scores.softmax(-1), k), rtol=1e-5, atol=1e-5)
 
@@ -247,6 +294,8 @@ def test_values() -> None:
     assert torch.equal(drawn[0], drawn[1]) and not all(torch.equal(drawn[0], d) for d in drawn[2:])
     assert all((logits.topk(3).indices == d[:, None]).any(-1).all() for d in drawn)
     codes, scales = torch_ops.quantize(logits, "i8")
-    torch.testing.assert_close(torch_ops.dequantize(codes, scales), logits, rtol=0, atol=float(logits.abs().max()) / 200)
+    torch.testing.assert_close(
+        torch_ops.dequantize(codes, scales), logits, rtol=0, atol=float(logits.abs().max()) / 200
+    )
     with pytest.raises(ValueError, match="tensor"):
         torch_ops.quantize(logits, scale="tensor")

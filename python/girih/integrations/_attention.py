@@ -1,15 +1,16 @@
 """Batched attention for frameworks whose keys and values are [batch, heads, tokens, dim] tensors of any strides.
 
-Each request's keys are one page of a paged store, so nothing is copied or repeated. Schedules are kept by what selects a kernel and by
-powers of two of the sizes; a plan is kept with its schedule and made anew only for another batch, so that the layers of a forward pass,
-which all see the same mask object, share one. Everything kept belongs to the calling thread, as contexts do.
+Each request's keys are one page of a paged store, so nothing is copied or repeated. Schedules are kept by what selects
+a kernel and by powers of two of the sizes; a plan is kept with its schedule and made anew only for another batch, so
+that the layers of a forward pass, which all see the same mask object, share one. Everything kept belongs to the calling
+thread, as contexts do.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 
 import girih
 
+from ._kernel import DenseMask, Features, Kernel
 from ._mask import TRUE, MaskStructure, Node
 
 __all__ = ["Batch", "DenseMask", "Features", "attend_paged", "attend_structured", "attend_varlen", "refuse_gradients"]
@@ -26,121 +28,7 @@ __all__ = ["Batch", "DenseMask", "Features", "attend_paged", "attend_structured"
 MAX_SCHEDULES = 64
 
 
-@dataclass(frozen=True)
-class Features:
-    """What a layer asks for beside its tensors."""
-
-    sm_scale: float | None = None  # None: 1 / sqrt(head_dim)
-    soft_cap: float | None = None
-    sinks: torch.Tensor | None = None  # [num_qo_heads]
-    bias: torch.Tensor | None = None  # [1 | batch, 1 | heads, q_length, kv_length], added to the (capped) scores
-
-
-@dataclass(frozen=True)
-class DenseMask:
-    """A mask by its values: boolean [1 | batch, 1 | heads, q_length, kv_length], True = visible."""
-
-    visible: torch.Tensor
-
-
-@dataclass(frozen=True)
-class _Kernel:
-    """What selects a schedule beside the limits."""
-
-    device: str
-    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype]
-    heads: tuple[int, int]
-    head_dims: tuple[int, int]
-    sm_scale: float
-    soft_cap: float | None
-    sinks: bool
-    rule: Node
-    arrays: tuple[str, ...] = ()
-    begins: bool = False
-    holes: bool = False
-    bits: tuple[bool, bool] | None = None  # of a dense mask: differs by request, by head
-    bias: tuple[bool, bool] | None = None
-
-    def variant(self) -> girih.Variant:
-        mask: Any = None if self.rule == TRUE else _expr(self.rule, self.arrays)
-        if self.begins:
-            mask = _and(mask, girih.kv_pos() >= girih.array("kv_begin", "i64", "plan")[girih.request()])
-        if self.holes:
-            pitch = girih.scalar("keys_pitch", "integer", "plan")
-            mask = _and(mask, girih.bits("keys", "plan")[girih.request() * pitch + girih.kv_pos()])
-        if self.bits is not None:
-            mask = _and(mask, girih.bits("visible")[_element(*self.bits)])
-        logits: Any = None if self.soft_cap is None else girih.variants.soft_cap(self.soft_cap)
-        if self.bias is not None:
-            logits = (girih.score() if logits is None else logits) + girih.array("bias", "f32")[_element(*self.bias)]
-        sink: Any = girih.variants.sinks() if self.sinks else None
-        return girih.Variant(mask=mask, logits=logits, sink=sink)
-
-
-def _and(a: Any, b: Any) -> Any:
-    return b if a is None else a & b
-
-
-def _element(by_request: bool, by_head: bool) -> Any:
-    """Index into a row-major [1 | batch, 1 | heads, q_length, kv_length] array of requests that all have these lengths."""
-    row: Any = girih.q_idx()
-    num_heads = girih.scalar("num_heads", "integer", "plan")
-    if by_request and by_head:
-        row = (girih.request() * num_heads + girih.q_head()) * girih.q_len() + row
-    elif by_request:
-        row = girih.request() * girih.q_len() + row
-    elif by_head:
-        row = girih.q_head() * girih.q_len() + row
-    return row * girih.kv_len() + (girih.kv_pos() - girih.scalar("kv_offset", "integer", "plan"))
-
-
-def _expr(node: Node, arrays: Sequence[str]) -> Any:
-    """A traced mask as Girih's expression; `arrays` has the element type of each slot."""
-    operator, *operands = node
-    if operator in ("array", "bits"):
-        slot, axes = operands
-        index = _expr((axes[0],), arrays)
-        if len(axes) == 2:
-            pitch = girih.scalar(f"mask_{slot}_pitch", "integer", "plan")
-            index = index * pitch + _expr((axes[1],), arrays)
-        if operator == "bits":
-            return girih.bits(f"mask_{slot}", "plan")[index]
-        return girih.array(f"mask_{slot}", arrays[slot], "plan")[index]
-    if operator == "int":
-        return girih.Expr(operands[0])
-    leaf = _LEAVES.get(operator)
-    if leaf is not None:
-        return leaf()
-    return _OPERATORS[operator](*(_expr(operand, arrays) for operand in operands))
-
-
-_LEAVES: dict[str, Any] = {
-    "q": lambda: girih.q_pos(),
-    "kv": lambda: girih.kv_pos(),
-    "batch": lambda: girih.request(),
-    "true": lambda: girih.Expr(True),
-    "false": lambda: girih.Expr(False),
-}
-_OPERATORS: dict[str, Any] = {
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "&": lambda a, b: a & b,
-    "|": lambda a, b: a | b,
-    "~": lambda a: ~a,
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-    "abs": abs,
-}
-
-
-# ------------------------------------------------------------------------------------------------------------- schedules and plans
+# -------------------------------------------------------------------------------------------------- schedules and plans
 
 
 @dataclass
@@ -182,6 +70,7 @@ class _Entry:
 class _OfThread(threading.local):
     def __init__(self) -> None:
         self.entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self.steps: dict[Hashable, _Step] = {}
 
 
 _of_thread = _OfThread()
@@ -192,8 +81,8 @@ def _bucket(size: int, least: int) -> int:
     return max(least, 1 << max(0, size - 1).bit_length())
 
 
-def _planned(kernel: _Kernel, batch: Batch) -> girih.Attention:
-    """An Attention that holds a plan of the batch."""
+def _planned(kernel: Kernel, batch: Batch) -> _Entry:
+    """A schedule that holds a plan of the batch."""
     num_requests = len(batch.qo_indptr) - 1
     param_bytes = sum(value.nbytes for value in batch.params.values() if isinstance(value, np.ndarray))
     limits = (
@@ -239,16 +128,16 @@ def _planned(kernel: _Kernel, batch: Batch) -> girih.Attention:
         entry.planned = None  # should planning fail, no plan is there to be used again
         batch.plan(entry.attention)
         entry.planned = batch.key
-    return entry.attention
+    return entry
 
 
-# ------------------------------------------------------------------------------------------------------------- calls
+# ---------------------------------------------------------------------------------------------------------------- calls
 
 
 def refuse_gradients(out: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
     """`out`, made to refuse a backward pass where an input would need one."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-        return _InferenceOnly.apply(out, *inputs)  # type: ignore[no-any-return, no-untyped-call]
+        return _InferenceOnly.apply(out, *inputs)  # type: ignore[no-any-return]
     return out
 
 
@@ -265,15 +154,17 @@ class _InferenceOnly(torch.autograd.Function):
         )
 
 
-def _kernel_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, features: Features, **more: Any) -> _Kernel:
-    """q [tokens, heads, dim]; k, v [pages, heads, tokens, dim]."""
+def _kernel_of(
+    q_heads: tuple[int, int], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, features: Features, **more: Any
+) -> Kernel:
+    """q_heads: the number and the dim of q's heads; k, v [1 | batch, heads, tokens, dim]."""
     if features.sm_scale == 0:
         raise ValueError("scaling: 0 makes all scores equal and is not supported; give a number that is not 0, or None")
-    return _Kernel(
+    return Kernel(
         device=str(q.device),
         dtypes=(q.dtype, k.dtype, v.dtype),
-        heads=(q.shape[1], k.shape[1]),
-        head_dims=(q.shape[2], v.shape[3]),
+        heads=(q_heads[0], k.shape[1]),
+        head_dims=(q_heads[1], v.shape[3]),
         sm_scale=features.sm_scale or 0.0,
         soft_cap=features.soft_cap,
         sinks=features.sinks is not None,
@@ -297,8 +188,10 @@ def _rows(q: torch.Tensor) -> torch.Tensor:
 
 def _broadcast(name: str, tensor: torch.Tensor, shape: tuple[int, int, int, int]) -> tuple[bool, bool]:
     """Whether a [1 | batch, 1 | heads, q, kv] tensor differs by request and by head."""
-    if tensor.dim() != 4 or tensor.shape[2:] != shape[2:] or any(
-        extent not in (1, full) for extent, full in zip(tensor.shape[:2], shape[:2], strict=True)
+    if (
+        tensor.dim() != 4
+        or tensor.shape[2:] != shape[2:]
+        or any(extent not in (1, full) for extent, full in zip(tensor.shape[:2], shape[:2], strict=True))
     ):
         raise ValueError(
             f"{name}: has shape {tuple(tensor.shape)}; must be [batch, heads, q, kv] = {list(shape)}, the first two of "
@@ -313,36 +206,95 @@ def attend_structured(
     """Attention of [batch, heads, tokens, dim] tensors -> [batch, q_length, num_qo_heads, head_dim_vo]."""
     num_requests, num_heads, q_length, _ = q.shape
     kv_length, head_dim_vo = v.shape[2:]
+    out = torch.empty((num_requests, q_length, num_heads, head_dim_vo), dtype=q.dtype, device=q.device)
+    if out.numel() == 0 or kv_length == 0:
+        return out.zero_()
+    rows = _rows(q)
+    run: dict[str, Any] = {}
+    if isinstance(mask, DenseMask):
+        run["visible"] = _packed(mask.visible)
+    if features.bias is not None:
+        run["bias"] = features.bias.detach().to(torch.float32).contiguous().view(-1)
+    step = _step_of(q, k, v, mask, features)
+    step.entry.attention.run(
+        rows,
+        girih.KvStore.paged(k.detach(), v.detach(), layout="HND"),
+        kv_indices=step.pages,
+        out=out.view(rows.shape[0], num_heads, head_dim_vo),
+        params=_run_params(features, **run),
+    )
+    return out
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the layers of one forward pass have in common; good as long as `entry` holds the plan of `key`."""
+
+    entry: _Entry
+    key: Hashable
+    pages: torch.Tensor  # i32 [requests]: the page table, a page a request
+
+
+def _step_of(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: MaskStructure | DenseMask, features: Features
+) -> _Step:
+    """The step of a layer: the layer's before, if it is the same, or one that is planned now."""
+    sinks, bias = features.sinks is not None, features.bias
+    same = (
+        q.shape,
+        k.shape,
+        v.shape,
+        q.dtype,
+        k.dtype,
+        v.dtype,
+        q.device,
+        features.sm_scale,
+        features.soft_cap,
+        sinks,
+        None if bias is None else bias.shape,
+        mask.visible.shape if isinstance(mask, DenseMask) else mask.serial,
+    )
+    steps = _of_thread.steps
+    step = steps.get(same)
+    if step is not None and step.entry.planned == step.key:
+        return step
+    kernel, batch = _problem(q, k, v, mask, features)
+    pages = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
+    step = _Step(_planned(kernel, batch), batch.key, pages)
+    if len(steps) >= MAX_SCHEDULES:
+        steps.clear()
+    steps[same] = step
+    return step
+
+
+def _problem(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: MaskStructure | DenseMask, features: Features
+) -> tuple[Kernel, Batch]:
+    num_requests, num_heads, q_length, head_dim = q.shape
+    kv_length = k.shape[2]
     shape = (num_requests, num_heads, q_length, kv_length)
     parts: dict[str, Any]
     params: dict[str, Any] = {}
-    run: dict[str, Any] = {}
     if isinstance(mask, DenseMask):
         parts = {"rule": TRUE, "bits": _broadcast("attention_mask", mask.visible, shape)}
-        run["visible"] = _packed(mask.visible)
         q_offset, kv_offset, kv_end = 0, 0, None
         key: tuple[Hashable, ...] = ("dense",)
     else:
         if (mask.batch_size, mask.q_length, mask.kv_length) != (num_requests, q_length, kv_length):
             raise ValueError(
-                f"attention_mask: is for [batch, q, kv] = {[mask.batch_size, mask.q_length, mask.kv_length]}, while the "
-                f"queries and keys have {[num_requests, q_length, kv_length]}"
+                f"attention_mask: is for [batch, q, kv] = {[mask.batch_size, mask.q_length, mask.kv_length]}, while "
+                f"the queries and keys have {[num_requests, q_length, kv_length]}"
             )
         parts, params = _structure_parts(mask)
         q_offset, kv_offset, kv_end = mask.q_offset, mask.kv_offset, mask.kv_end
         key = ("mask", mask.serial)
     if features.bias is not None:
         parts["bias"] = _broadcast("position_bias", features.bias, shape)
-        run["bias"] = features.bias.detach().to(torch.float32).contiguous().view(-1)
     elements = [parts[name] for name in ("bits", "bias") if name in parts]
     if elements:
         params["kv_offset"] = kv_offset
     if (True, True) in elements:
         params["num_heads"] = num_heads
-    rows = _rows(q)
-    out = torch.empty((num_requests, q_length, num_heads, head_dim_vo), dtype=q.dtype, device=q.device)
-    if out.numel() == 0 or kv_length == 0:
-        return out.zero_()
     batch = Batch(
         key=(*key, *shape),
         qo_indptr=np.arange(num_requests + 1, dtype=np.int64) * q_length,
@@ -356,14 +308,7 @@ def attend_structured(
         max_qo_len=q_length,
         params=params,
     )
-    store = girih.KvStore.paged(k.detach(), v.detach(), layout="HND")
-    _planned(_kernel_of(rows, k, v, features, **parts), batch).run(
-        rows,
-        girih.SegmentData(store, torch.arange(num_requests, dtype=torch.int32, device=q.device)),
-        out=out.view(rows.shape[0], num_heads, head_dim_vo),
-        params=_run_params(features, **run),
-    )
-    return out
+    return _kernel_of((num_heads, head_dim), q, k, v, features, **parts), batch
 
 
 def attend_varlen(
@@ -404,7 +349,8 @@ def attend_paged(
     rule: Node,
     features: Features,
 ) -> torch.Tensor:
-    """As attend_varlen, where k and v hold only the new keys: they are appended to the caches [pages, page_size, heads, dim] first.
+    """As attend_varlen, where k and v hold only the new keys: they are appended to the caches [pages, page_size, heads,
+    dim] first.
 
     block_table: i32 [requests, pages]; kv_indptr counts the keys after the append.
     """
@@ -414,9 +360,7 @@ def attend_paged(
     stride = block_table.shape[1]
     num_rows = int(qo_indptr[-1])
     new_k, new_v = (x[0, :, :num_rows].detach().transpose(0, 1) for x in (k, v))
-    girih.append(
-        store, new_k, new_v, append_indptr=qo_indptr, kv_len=kv_len, kv_indices=table, table_stride=stride
-    )
+    girih.append(store, new_k, new_v, append_indptr=qo_indptr, kv_len=kv_len, kv_indices=table, table_stride=stride)
     batch = Batch(
         key=("paged", stride, caches[0].shape[1], qo_indptr.tobytes(), kv_indptr.tobytes()),
         qo_indptr=qo_indptr,
@@ -443,9 +387,8 @@ def _attend_rows(
     out = torch.empty((rows.shape[0], rows.shape[1], v.shape[3]), dtype=q.dtype, device=q.device)
     out[num_rows:].zero_()
     if num_rows > 0:
-        _planned(_kernel_of(rows, k, v, features, rule=rule), batch).run(
-            rows[:num_rows], data, out=out[:num_rows], params=_run_params(features)
-        )
+        kernel = _kernel_of((rows.shape[1], rows.shape[2]), q, k, v, features, rule=rule)
+        _planned(kernel, batch).attention.run(rows[:num_rows], data, out=out[:num_rows], params=_run_params(features))
     return out.unsqueeze(0)
 
 

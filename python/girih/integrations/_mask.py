@@ -1,9 +1,10 @@
 """Masks of transformers as what they say, not as what they look like.
 
-transformers describes a mask by a function of (batch, head, query position, key position), built from causal order, windows, chunks, spans
-and whatever a model adds, and by a 2-D padding mask. Here that function is called once with symbols instead of tensors, which yields the
-expression that Girih's planner proves key ranges from; padding becomes ranges of keys. What cannot be traced is left to a dense mask.
-A StructuredMask travels through a model as the 4-D boolean tensor it stands for: its values are made only where somebody looks at them.
+transformers describes a mask by a function of (batch, head, query position, key position), built from causal order,
+windows, chunks, spans and whatever a model adds, and by a 2-D padding mask. Here that function is called once with
+symbols instead of tensors, which yields the expression that Girih's planner proves key ranges from; padding becomes
+ranges of keys. What cannot be traced is left to a dense mask. A StructuredMask travels through a model as the 4-D
+boolean tensor it stands for: its values are made only where somebody looks at them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Mask", "MaskStructure", "Node", "StructuredMask", "Untraceable", "structure_of", "trace"]
+__all__ = ["MaskStructure", "Node", "StructuredMask", "Untraceable", "structure_of", "trace"]
 
-#: An expression as nested tuples, hashable: ("q",) ("kv",) ("batch",) ("int", n) ("true",) ("false",) ("array", slot, axes)
+#: An expression as nested tuples, hashable: ("q",) ("kv",) ("batch",) ("int", n) ("true",) ("false",) ("array", slot,
+#: axes)
 #: or (operator, operand, ...).
 Node: TypeAlias = tuple[Any, ...]
 #: mask_function(batch_idx, head_idx, q_idx, kv_idx)
@@ -64,7 +66,9 @@ class _Tracer:
         self.arrays: list[torch.Tensor] = []
 
     def index(self, tensor: torch.Tensor, index: Any) -> Symbol:
-        """`tensor[index]` where the index holds symbols: an array node. Only bare positions, so that no index wraps or is outside."""
+        """`tensor[index]` where the index holds symbols: an array node. Only bare positions, so that no index wraps or
+        is outside.
+        """
         if tensor.dtype not in (torch.bool, torch.int64, torch.int32):
             raise Untraceable(f"a tensor of {tensor.dtype} is indexed")
         axes: list[str] = []
@@ -81,11 +85,8 @@ class _Tracer:
             axes.append(part.node[0])
         if not axes or len(axes) != tensor.dim() or len(axes) > 2:
             raise Untraceable("a tensor is indexed partly")
-        for slot, known in enumerate(self.arrays):
-            if known is tensor:
-                break
-        else:
-            slot = len(self.arrays)
+        slot = next((slot for slot, known in enumerate(self.arrays) if known is tensor), len(self.arrays))
+        if slot == len(self.arrays):
             self.arrays.append(tensor)
         kind = "bits" if tensor.dtype == torch.bool else "array"
         return Symbol(self, (kind, slot, tuple(axes)))
@@ -262,7 +263,8 @@ _REFLECTED |= {"bitwise_and": "and", "bitwise_or": "or", "add": "add", "mul": "m
 def trace(
     mask_function: MaskFunction, *, batch: int, q_end: int, kv_end: int, device: torch.device
 ) -> tuple[Node, list[torch.Tensor]]:
-    """The expression of a mask function and the tensors that its array nodes name by slot. Positions are below q_end and kv_end.
+    """The expression of a mask function and the tensors that its array nodes name by slot. Positions are below q_end
+    and kv_end.
 
     Raises Untraceable.
     """
@@ -287,7 +289,9 @@ _serials = itertools.count(1)
 
 @dataclass(frozen=True)
 class MaskStructure:
-    """A mask of [batch, 1, q_length, kv_length]: which keys each request has, and the rule by which its queries see them."""
+    """A mask of [batch, 1, q_length, kv_length]: which keys each request has, and the rule by which its queries see
+    them.
+    """
 
     batch_size: int
     q_length: int
@@ -296,14 +300,20 @@ class MaskStructure:
     kv_offset: int  # position of the first key
     rule: Node
     arrays: tuple[np.ndarray[Any, Any], ...] = ()  # by slot, as the rule indexes them
-    kv_begin: np.ndarray[Any, Any] | None = None  # i64 [batch]: keys before are padding, counted from the first key; None: 0
+    kv_begin: np.ndarray[Any, Any] | None = (
+        None  # i64 [batch]: keys before are padding, counted from the first key; None: 0
+    )
     kv_end: np.ndarray[Any, Any] | None = None  # i64 [batch]: keys from here on are padding; None: kv_length
-    holes: np.ndarray[Any, Any] | None = None  # bool [batch, kv_length]: False where padding lies between a request's keys
+    holes: np.ndarray[Any, Any] | None = (
+        None  # bool [batch, kv_length]: False where padding lies between a request's keys
+    )
     serial: int = field(default_factory=lambda: next(_serials))  # tells this mask from all others: plans are kept by it
 
 
 def _padding_ranges(padding: torch.Tensor, kv_offset: int, kv_length: int) -> dict[str, Any]:
-    """Ranges of keys of a 2-D padding mask, whose columns are positions; columns that are missing at its end are padding."""
+    """Ranges of keys of a 2-D padding mask, whose columns are positions; columns that are missing at its end are
+    padding.
+    """
     keys = padding[:, kv_offset : kv_offset + kv_length].cpu().numpy().astype(bool, copy=False)
     if keys.shape[1] < kv_length:
         keys = np.pad(keys, ((0, 0), (0, kv_length - keys.shape[1])))
@@ -352,7 +362,9 @@ def structure_of(
 
 
 class StructuredMask(torch.Tensor):
-    """A [batch, 1, q_length, kv_length] boolean mask (True = visible) by its structure; any operation on it makes the values first."""
+    """A [batch, 1, q_length, kv_length] boolean mask (True = visible) by its structure; any operation on it makes the
+    values first.
+    """
 
     structure: MaskStructure
     _make_dense: Callable[[], torch.Tensor]
@@ -363,7 +375,7 @@ class StructuredMask(torch.Tensor):
         cls, structure: MaskStructure, device: torch.device, make_dense: Callable[[], torch.Tensor]
     ) -> StructuredMask:
         shape = (structure.batch_size, 1, structure.q_length, structure.kv_length)
-        self: StructuredMask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)  # type: ignore[attr-defined]
+        self: StructuredMask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=torch.bool, device=device)
         self.structure = structure
         self._make_dense = make_dense
         self._dense = None
@@ -375,11 +387,11 @@ class StructuredMask(torch.Tensor):
             self._dense = self._make_dense()
         return self._dense
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"StructuredMask({self.structure!r})"
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         def plain(value: Any) -> Any:

@@ -4,13 +4,14 @@
     girih_transformers.register()
     model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="girih")
 
-Masks stay what they say (_mask.py): causal order, windows, chunks and padding are never written out as 4-D tensors, keys that nobody sees
-are not read, and the layers of a forward pass share one plan (_attention.py). A mask that is given by its values is used by its values.
+Masks stay what they say (_mask.py): causal order, windows, chunks and padding are never written out as 4-D tensors,
+keys that nobody sees are not read, and the layers of a forward pass share one plan (_attention.py). A mask that is
+given by its values is used by its values.
 """
 
 from __future__ import annotations
 
-import weakref
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
-
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
@@ -35,11 +35,15 @@ def register(name: str = "girih") -> None:
 
     What it does not do raises when a model asks for it: dropout, training, attention weights (`output_attentions`).
     """
+    if "q_offset" not in inspect.signature(sdpa_mask).parameters:
+        raise NotImplementedError(
+            "girih.integrations.transformers: this transformers makes masks in another way; install 5.24 or later"
+        )
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask)
 
 
-# ------------------------------------------------------------------------------------------------------------- masks
+# ---------------------------------------------------------------------------------------------------------------- masks
 
 
 def mask(
@@ -54,12 +58,14 @@ def mask(
     device: torch.device | str = "cpu",
     **kwargs: Any,
 ) -> torch.Tensor:
-    """The mask of a forward pass, as transformers asks for it: a StructuredMask, or a boolean tensor where it cannot be one."""
+    """The mask of a forward pass, as transformers asks for it: a StructuredMask, or a boolean tensor where it cannot be
+    one.
+    """
     device = torch.device(device)
 
     def dense() -> torch.Tensor:
         arguments = {} if mask_function is None else {"mask_function": mask_function}
-        values: torch.Tensor = sdpa_mask(
+        values: torch.Tensor | None = sdpa_mask(
             batch_size=batch_size,
             q_length=q_length,
             kv_length=kv_length,
@@ -72,10 +78,14 @@ def mask(
             device=device,
             **arguments,
         )
+        assert values is not None  # nothing was allowed to be skipped
         return values
 
-    # A compiled graph knows no StructuredMask. A static cache keeps its length on its device, where reading it would wait.
-    if torch.compiler.is_compiling() or (isinstance(q_offset, torch.Tensor) and q_offset.device.type != "cpu"):
+    # Compiled graphs know no StructuredMask. With a static cache on a GPU, generate() makes masks outside of the graphs
+    # that it compiles
+    # for single tokens; also, that cache keeps its length on its device, where reading it would wait.
+    outside = q_length == 1 and not kwargs.get("allow_is_causal_skip", True)
+    if torch.compiler.is_compiling() or (device.type != "cpu" and (outside or isinstance(q_offset, torch.Tensor))):
         return dense()
     try:
         structure = structure_of(
@@ -94,11 +104,13 @@ def mask(
 
 
 #: What the values of an additive mask say, for as long as the mask lives: all layers ask.
-_read_masks = WeakIdKeyDictionary()
+_read_masks: Any = WeakIdKeyDictionary()
 
 
 def _read_dense(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A mask given by its values as (visible, bias): boolean, or added to the scores with the least value (or -inf) for "not visible"."""
+    """A mask given by its values as (visible, bias): boolean, or added to the scores with the least value (or -inf) for
+    "not visible".
+    """
     if values.dtype == torch.bool:
         return values, None
     if not values.is_floating_point():
@@ -116,7 +128,9 @@ def _read_dense(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None
     return visible, bias
 
 
-def _unmasked(module: Any, query: torch.Tensor, key: torch.Tensor, is_causal: bool | None, window: int | None) -> MaskStructure:
+def _unmasked(
+    module: Any, query: torch.Tensor, key: torch.Tensor, is_causal: bool | None, window: int | None
+) -> MaskStructure:
     """What no mask means: every key, or causal order where the layer says so."""
     q_length, kv_length = query.shape[2], key.shape[2]
     causal = q_length > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -140,7 +154,7 @@ def _causal_rule(window: int | None) -> Node:
     return _CAUSAL if window is None else ("&", _CAUSAL, (">", ("kv",), ("-", ("q",), ("int", window))))
 
 
-# ------------------------------------------------------------------------------------------------------------- the layer's call
+# ----------------------------------------------------------------------------------------------------- the layer's call
 
 
 def attention(
@@ -160,28 +174,31 @@ def attention(
 ) -> tuple[torch.Tensor, None]:
     """The attention function of a layer, as transformers calls it.
 
-    query [batch, num_qo_heads, q_length, head_dim], key and value [batch, num_kv_heads, kv_length, head_dim (or head_dim_vo)];
-    s_aux: a logit per head that joins the softmax's denominator. Returns ([batch, q_length, num_qo_heads, head_dim_vo], None).
+    query [batch, num_qo_heads, q_length, head_dim], key and value [batch, num_kv_heads, kv_length, head_dim (or
+    head_dim_vo)];
+    s_aux: a logit per head that joins the softmax's denominator. Returns ([batch, q_length, num_qo_heads, head_dim_vo],
+        None).
     """
     _refuse(module, query, key, dropout, kwargs)
+    continuous = kwargs.get("cu_seq_lens_q") is not None and kwargs.get("write_index") is not None
+    # A given mask has the window in it.
+    window = sliding_window if attention_mask is None else None
     if torch.compiler.is_compiling():
-        causal = attention_mask is None and query.shape[2] > 1 and _is_causal(module, is_causal)
+        if continuous:
+            raise NotImplementedError(
+                "continuous batching: cannot be compiled with girih's attention; set no compile config"
+            )
+        causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
         out = torch.ops.girih.transformers_attention(
-            query, key, value, attention_mask, position_bias, s_aux, scaling, softcap, causal
+            query, key, value, attention_mask, position_bias, s_aux, scaling, softcap, causal, window
         )
         return out, None
     features = Features(sm_scale=scaling, soft_cap=softcap, sinks=s_aux, bias=position_bias)
-    if kwargs.get("cu_seq_lens_q") is not None and kwargs.get("write_index") is not None:
+    if continuous:
         out = _attend_continuous(query, key, value, attention_mask, _causal_rule(sliding_window), features, kwargs)
     else:
-        # A given mask has the window in it.
-        window = sliding_window if attention_mask is None else None
         out = _attend(module, query, key, value, attention_mask, is_causal, window, features)
     return refuse_gradients(out, query, key, value), None
-
-
-def _is_causal(module: Any, is_causal: bool | None) -> bool:
-    return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
 
 
 def _refuse(module: Any, query: torch.Tensor, key: torch.Tensor, dropout: float, kwargs: dict[str, Any]) -> None:
@@ -194,7 +211,8 @@ def _refuse(module: Any, query: torch.Tensor, key: torch.Tensor, dropout: float,
         raise ValueError('head_mask: is not supported; use attn_implementation="eager"')
     if getattr(module, "training", False) and torch.is_grad_enabled() and query.requires_grad:
         raise RuntimeError(
-            'girih is for inference: call model.eval() and run under torch.no_grad(), or train with attn_implementation="sdpa"'
+            "girih is for inference: call model.eval() and run under torch.no_grad(), or train with "
+            'attn_implementation="sdpa"'
         )
     if query.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise ValueError(f"query: is of {query.dtype}; supported are float32, float16 and bfloat16")
@@ -236,9 +254,10 @@ def _op(
     scaling: float | None,
     softcap: float | None,
     causal: bool,
+    window: int | None,
 ) -> torch.Tensor:
     features = Features(sm_scale=scaling, soft_cap=softcap, sinks=s_aux, bias=position_bias)
-    return _attend(None, query, key, value, attention_mask, causal, None, features)
+    return _attend(None, query, key, value, attention_mask, causal, window, features)
 
 
 @_op.register_fake
@@ -252,36 +271,40 @@ def _(
     scaling: float | None,
     softcap: float | None,
     causal: bool,
+    window: int | None,
 ) -> torch.Tensor:
     return query.new_empty((query.shape[0], query.shape[2], query.shape[1], value.shape[3]))
 
 
 def _no_backward(ctx: Any, *grads: torch.Tensor) -> Any:
-    raise RuntimeError("girih::transformers_attention is for inference and has no backward pass; run under torch.no_grad()")
+    raise RuntimeError(
+        "girih::transformers_attention is for inference and has no backward pass; run under torch.no_grad()"
+    )
 
 
 _op.register_autograd(_no_backward)
 
 
-# ------------------------------------------------------------------------------------------------------------- continuous batching
+# -------------------------------------------------------------------------------------------------- continuous batching
 
 
-class _HostCopy:
-    """The values of a small device tensor on the host: read once per tensor, since all layers of a step are given the same one."""
+#: Small device tensors by their values on the host, for as long as they live: all layers of a step are given the same
+#: ones.
+_on_host: Any = WeakIdKeyDictionary()
 
-    def __init__(self) -> None:
-        self.tensor: weakref.ref[torch.Tensor] | None = None
-        self.version = -1
-        self.values = np.empty(0, np.int64)
 
-    def read(self, tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-        if tensor.device.type == "cpu":
-            return tensor.numpy().astype(np.int64)
-        version = -1 if tensor.is_inference() else tensor._version
-        if self.tensor is None or self.tensor() is not tensor or version < 0 or version != self.version:
-            self.values = tensor.cpu().numpy().astype(np.int64)
-            self.tensor, self.version = weakref.ref(tensor), version
-        return self.values
+def _host(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    if tensor.device.type == "cpu":
+        return tensor.numpy().astype(np.int64)
+    version = None if tensor.is_inference() else tensor._version
+    known = _on_host.get(tensor)
+    if known is not None and version is not None and known[0] == version:
+        values: np.ndarray[Any, Any] = known[1]
+        return values
+    values = tensor.cpu().numpy().astype(np.int64)
+    if version is not None:
+        _on_host[tensor] = (version, values)
+    return values
 
 
 def _attend_continuous(
@@ -293,14 +316,16 @@ def _attend_continuous(
     features: Features,
     kwargs: dict[str, Any],
 ) -> torch.Tensor:
-    """A step of transformers' continuous batching: requests one after the other, keys as read from its cache or in its pages."""
+    """A step of transformers' continuous batching: requests one after the other, keys as read from its cache or in its
+    pages.
+    """
     if attention_mask is not None:
         raise ValueError(
             "attention_mask: continuous batching gave a dense mask, which this path does not read; enter "
             "girih.integrations.transformers.continuous_batching(model)"
         )
-    qo_indptr = kwargs["cu_seq_lens_q"].detach().cpu().numpy().astype(np.int64)
-    kv_indptr = kwargs["cu_seq_lens_k"].detach().cpu().numpy().astype(np.int64)
+    qo_indptr = _host(kwargs["cu_seq_lens_q"])
+    kv_indptr = _host(kwargs["cu_seq_lens_k"])
     if kwargs.get("block_table") is None:
         return attend_varlen(query, key, value, qo_indptr, kv_indptr, rule, features)
     caches = (kwargs["k_cache"], kwargs["v_cache"])
@@ -312,15 +337,18 @@ def _attend_continuous(
 def continuous_batching(
     model: Any, *, name: str = "girih", max_pages_per_request: int = 0, **kwargs: Any
 ) -> Iterator[Any]:
-    """transformers' continuous batching with Girih's attention: a context that yields a started ContinuousBatchingManager.
+    """transformers' continuous batching with Girih's attention: a context that yields a started
+    ContinuousBatchingManager.
 
         with continuous_batching(model, generation_config=config) as manager:
             manager.add_request(tokens)
             ...
 
-    transformers admits only names that it knows to continuous batching, so the manager is made for "paged|eager" and the model set to `name`
+    transformers admits only names that it knows to continuous batching, so the manager is made for "paged|eager" and
+    the model set to `name`
     before the manager makes its cache; on leaving, the model has the implementation again that it had.
-    max_pages_per_request: > 0: steps that only decode read keys in their pages instead of gathering them (models without sliding windows;
+    max_pages_per_request: > 0: steps that only decode read keys in their pages instead of gathering them (models
+        without sliding windows;
     requests of at most that many pages). Other arguments are those of `model.init_continuous_batching`.
     """
     before = model.config._attn_implementation
