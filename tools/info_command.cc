@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "girih/attention.h"
 #include "girih/capabilities.h"
 #include "girih/context.h"
 #include "info/info.h"

@@ -183,7 +183,8 @@ bool from_struct(Array& out, nb::handle object, std::string_view name, Access ac
   const auto* row = std::find_if(std::begin(kRows), std::end(kRows),
                                  [&](const Row& r) { return r.kind == facts->kind && r.item_bytes == facts->item_bytes; });
   if (row == std::end(kRows)) return false;
-  if ((facts->flags & kWritable) == 0 && access == Access::write) bad_value(name, "is a read-only array; an output must be writable");
+  out.read_only = (facts->flags & kWritable) == 0;
+  if (out.read_only && access == Access::write) bad_value(name, "is a read-only array; an output must be writable");
   set_rank(out.view, facts->rank, name);
   for (int i = 0; i < facts->rank; ++i) {
     if (facts->strides[i] % facts->item_bytes != 0) return false;

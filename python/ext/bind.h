@@ -20,14 +20,14 @@ void bind_context(nb::module_& m);
 void bind_variant(nb::module_& m);
 void bind_show(nb::module_& m);
 void bind_attention(nb::module_& m);
+void bind_merge(nb::module_& m);
+void bind_page(nb::module_& m);
+void bind_info(nb::module_& m);
 void bind_quantize(nb::module_& m);
 void bind_norm(nb::module_& m);
 void bind_activation(nb::module_& m);
 void bind_rotation(nb::module_& m);
 void bind_sampling(nb::module_& m);
-void bind_merge(nb::module_& m);
-void bind_page(nb::module_& m);
-void bind_info(nb::module_& m);
 
 /// Anything that array() takes; how it is called in signatures.
 class ArrayLike : public nb::object {
@@ -53,8 +53,8 @@ struct Array {
   TensorView view{};
   nb::object owner{};             ///< the object, or the capsule that its memory belongs to
   std::optional<void*> stream{};  ///< CUDA: the stream on which its library works now, where that is known
-  ArrayLibrary library = ArrayLibrary::other;
   bool read_only = false;
+  ArrayLibrary library = ArrayLibrary::other;
 };
 
 enum class Access { read, write };

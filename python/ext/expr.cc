@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "variant/node.h"
@@ -223,6 +224,24 @@ std::string text_of(const Expr& e) {
   writer.write(*e.node(), kCompare);
   return writer.take();
 }
+
+std::string python_words(std::string text) {
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"operator!", "operator~"}, {"& | !", "& | ~"}}) {
+    for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+ParamTime time_of(const std::string& text) {
+  if (text == "run") return ParamTime::run;
+  if (text == "plan") return ParamTime::plan;
+  throw nb::value_error(("time: \"" + text +
+                         "\" is unknown; use \"run\" (given with run(), may change between runs of a plan) or \"plan\" "
+                         "(given with plan(), usable for proofs)")
+                            .c_str());
+}
+
+const char* name_of(ParamTime time) { return time == ParamTime::plan ? "plan" : "run"; }
 
 ParamValues::ParamValues(nb::handle given, std::span<const variant::ParamInfo> declared, std::string_view argument) {
   if (given.is_none()) return;

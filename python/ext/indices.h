@@ -16,6 +16,10 @@ class IndicesLike : public nb::object {
   NB_OBJECT_DEFAULT(IndicesLike, nb::object, "girih._typing.IndicesLike", any)
 };
 
+/// The ints of a sequence (T = int32 or int64). Throws TypeError for what is none and ValueError for what does not fit, naming the entry.
+template <typename T>
+std::vector<T> integers(nb::handle sequence, std::string_view name);
+
 /// An int32 or int64 array in host memory of rank 1 (or, where `max_rank` is 2, a dense table), or any sequence of ints. Dense arrays
 /// are seen in place and kept alive, others and sequences are copied. None = not given. A CUDA array is refused with the name and what to
 /// do: reading it here would wait for the device.

@@ -28,14 +28,14 @@ struct Merge {
     v = output(v_out, like, array, array.view.dtype, {rows, heads, dim}, "v_out");
     s = output(s_out, like, array, DType::f32, {rows, heads}, "s_out");
   }
-  nb::object result() { return nb::make_tuple(std::move(v.owner), std::move(s.owner)); }
+  nb::object result() { return nb::make_tuple(std::move(v.object), std::move(s.object)); }
 
   nb::handle like;
   Array array;
   nb::object context_object;
   const Context& context;
   void* on;
-  Array v{}, s{};
+  Made v{}, s{};
 };
 
 void check_rank(const TensorView& t, std::string_view name, int rank, std::string_view dims) {
@@ -53,7 +53,7 @@ nb::object merge_two(nb::handle v_a, nb::handle s_a, nb::handle v_b, nb::handle 
   m.outputs(v_out, s_out, v.shape[0], v.shape[1], v.shape[2]);
   {
     const nb::gil_scoped_release released;
-    merge_state(m.context, v, sa.view, vb.view, sb.view, m.v.view, m.s.view, base2, m.on);
+    merge_state(m.context, v, sa.view, vb.view, sb.view, m.v.array.view, m.s.array.view, base2, m.on);
   }
   return m.result();
 }
@@ -66,7 +66,7 @@ nb::object merge_many(nb::handle v_, nb::handle s_, bool base2, nb::handle v_out
   m.outputs(v_out, s_out, v.shape[0], v.shape[2], v.shape[3]);
   {
     const nb::gil_scoped_release released;
-    merge_states(m.context, v, s.view, m.v.view, m.s.view, base2, m.on);
+    merge_states(m.context, v, s.view, m.v.array.view, m.s.array.view, base2, m.on);
   }
   return m.result();
 }
@@ -82,7 +82,7 @@ nb::object merge_varlen(nb::handle v_, nb::handle s_, nb::handle indptr_, bool b
   m.outputs(v_out, s_out, indptr.view().size() - 1, v.shape[1], v.shape[2]);
   {
     const nb::gil_scoped_release released;
-    merge_states_varlen(m.context, v, s.view, indptr.view(), m.v.view, m.s.view, base2, m.on);
+    merge_states_varlen(m.context, v, s.view, indptr.view(), m.v.array.view, m.s.array.view, base2, m.on);
   }
   return m.result();
 }

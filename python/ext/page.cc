@@ -53,20 +53,13 @@ nb::object positions(nb::handle append_indptr, nb::handle kv_len) {
 void copy(const Store& store, nb::handle copies, nb::handle context_, nb::handle stream_) {
   if (store.read_only) bad_value("store", "holds a read-only array; pages are written");
   std::vector<PageCopy> list;
-  const auto page_id = [&](nb::handle value) {
-    std::int32_t id = 0;
-    if (!nb::try_cast<std::int32_t>(value, id)) throw nb::type_error(fmt::format("copies[{}]: must be two page ids", list.size()).c_str());
-    return id;
-  };
   for (const nb::handle pair : nb::borrow<nb::iterable>(copies)) {
-    const nb::object two = nb::steal(PySequence_Tuple(pair.ptr()));
-    if (!two.is_valid() || PyTuple_Size(two.ptr()) != 2) {
-      PyErr_Clear();
-      throw nb::type_error(fmt::format("copies[{}]: must be (source, destination)", list.size()).c_str());
-    }
-    const std::int32_t source = page_id(nb::object(nb::steal(PyNumber_Index(PyTuple_GetItem(two.ptr(), 0)))));
-    const std::int32_t destination = page_id(nb::object(nb::steal(PyNumber_Index(PyTuple_GetItem(two.ptr(), 1)))));
-    list.push_back({source, destination});
+    const std::string entry = fmt::format("copies[{}]", list.size());
+    const bool sequence = PySequence_Check(pair.ptr()) != 0 && PySequence_Size(pair.ptr()) == 2;
+    PyErr_Clear();
+    if (!sequence) throw nb::type_error(fmt::format("{}: must be (source, destination)", entry).c_str());
+    const std::vector<std::int32_t> ids = integers<std::int32_t>(pair, entry);
+    list.push_back({ids[0], ids[1]});
   }
   const nb::object object = context_object(context_, store.device);
   const Context& context = context_of(object);

@@ -145,21 +145,21 @@ class Attention {
     if (!wants_lse && !a.lse.is_none()) bad_value("lse", "is given, but the spec asks for none (lse=\"none\")");
     if (q.view.rank != 3) bad_value("q", fmt::format("has {} dimensions; must have 3: [tokens, heads, dim]", q.view.rank));
     const std::int64_t rows = q.view.shape[0];
-    Array out = output(a.out, a.q, q, spec.o_dtype, {rows, spec.num_qo_heads, spec.head_dim_vo}, "out");
-    Array lse = wants_lse ? output(a.lse, a.q, q, DType::f32, {rows, spec.num_qo_heads}, "lse") : Array{};
+    Made out = output(a.out, a.q, q, spec.o_dtype, {rows, spec.num_qo_heads, spec.head_dim_vo}, "out");
+    Made lse = wants_lse ? output(a.lse, a.q, q, DType::f32, {rows, spec.num_qo_heads}, "lse") : Made{};
     AttentionArgs args;
     args.q = q.view;
     args.q_rope = q_rope.view;
     args.segments = segments.data;
     args.params = params.values();
-    args.o = out.view;
-    args.lse = lse.view;
+    args.o = out.array.view;
+    args.lse = lse.array.view;
     args.stream = stream(a.stream, q);
     args.workspace = workspace(a.q, q, args.stream);
     args.device_plan = device_plan();
     call(args);
-    if (!wants_lse) return std::move(out.owner);
-    return nb::make_tuple(std::move(out.owner), std::move(lse.owner));
+    if (!wants_lse) return std::move(out.object);
+    return nb::make_tuple(std::move(out.object), std::move(lse.object));
   }
 
   void append(const Store& store, nb::handle kv_indices, nb::handle k_, nb::handle v_, nb::handle k_rope_, std::int64_t segment,

@@ -1,5 +1,5 @@
-// Facts for pictures (girih/_show.py draws them): what the planner proves of a mask, tile by tile, which keys the CPU's evaluator sees, the
-// items of a plan; and the CUDA text of kernels, as `girih source` prints it.
+// Facts for pictures (girih/_show_mask.py and _show_plan.py draw them): what the planner proves of a mask, tile by tile, which keys the
+// CPU's evaluator sees, the items of a plan; and the CUDA text of kernels, as `girih source` prints it.
 #include "cpu/targets.h"
 #include "hwy/highway.h"
 #include "variant/evaluate-inl.h"
@@ -68,7 +68,13 @@ struct Bound {
     }
     for (const ParamValue& value : given.values()) {
       const auto found = std::find_if(program.params.begin(), program.params.end(), [&](const auto& p) { return p.name == value.name; });
-      (found != program.params.end() && found->time == ParamTime::run ? run : plan).push_back(value);
+      if (found == program.params.end()) {
+        std::vector<std::string> names;
+        for (const variant::ParamInfo& param : program.params) names.push_back(param.name);
+        fail(Code::invalid_argument, kShow, "params['{}'] is not a parameter of the variant; it has: {}", value.name,
+             names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+      }
+      (found->time == ParamTime::run ? run : plan).push_back(value);
     }
     for (const ParamTime time : {ParamTime::plan, ParamTime::run}) {
       // Those without a value are not asked for: they are of the other time in the copy.

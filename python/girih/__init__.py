@@ -3,8 +3,6 @@
 from . import variants
 from ._attention import attention
 from ._context import default_context
-
-# Expressions: see Expr. `min`, `max` and `abs` are not in __all__, so that `from girih import *` leaves Python's own.
 from ._girih import (
     ArrayParam,
     Attention,
@@ -73,6 +71,10 @@ from ._girih import (
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
+from ._show_plan import show_plan
+from ._svg import Svg
+from ._variant import Array, Bits, Scalar, variant
+from ._warmup import warmup
 from .activation import (
     activate,
     gelu_and_mul,
@@ -82,7 +84,7 @@ from .activation import (
 )
 from .norm import layer_norm, rms_norm
 from .quantization import dequantize, packbits, quantize, segment_packbits
-from .rope import Llama31, Yarn, rope, rope_cos_sin, rope_frequencies
+from .rope import Yarn, rope, rope_cos_sin, rope_frequencies
 from .sampling import (
     Sampled,
     Speculated,
@@ -114,16 +116,22 @@ __all__ = [
     "DevicePlan",
     "Expr",
     "KvStore",
-    "Llama31",
     "Plan",
     "PlanInfo",
     "Quantization",
     "Rope",
     "Sampled",
+    "Scalar",
     "Schedule",
     "Segment",
     "SegmentData",
+    "Schedule",
+    "Segment",
+    "Segment",
+    "SegmentData",
+    "SegmentData",
     "Speculated",
+    "Svg",
     "TopK",
     "Scalar",
     "Schedule",
@@ -142,8 +150,8 @@ __all__ = [
     "attention_capabilities",
     "available_cpu_targets",
     "bits",
-    "chain_speculative_sample",
     "block_sparse",
+    "chain_speculative_sample",
     "copy_pages",
     "cpu_info",
     "cuda_code",
@@ -161,10 +169,10 @@ __all__ = [
     "layer_norm",
     "log",
     "mean_square",
-    "packbits",
     "merge_state",
     "merge_states",
     "merge_states_varlen",
+    "packbits",
     "q_head",
     "q_idx",
     "q_len",

@@ -168,7 +168,7 @@ def _covers(node: Any, place: _Place) -> bool:
 
 
 def _size(node: Any) -> int:
-    return (node.end_lineno - node.lineno) * 10_000 + node.end_col_offset - node.col_offset
+    return int((node.end_lineno - node.lineno) * 10_000 + node.end_col_offset - node.col_offset)
 
 
 def _joined(values: list[ast.expr], sign: str) -> str:

@@ -40,9 +40,12 @@ VARIABLES: dict[str, Callable[[], Expr]] = {
 HOOKS = ("query", "key", "value", "logits", "mask", "sink", "output")
 
 # To a type checker a parameter is what the function's body sees; at run time it only says what to make.
-_AsExpr: Any = Expr if TYPE_CHECKING else object
-_AsArray: Any = ArrayParam if TYPE_CHECKING else object
-_AsBits: Any = BitsParam if TYPE_CHECKING else object
+if TYPE_CHECKING:
+    from ._girih import ArrayParam as _AsArray
+    from ._girih import BitsParam as _AsBits
+    from ._girih import Expr as _AsExpr
+else:
+    _AsExpr = _AsArray = _AsBits = object
 
 
 class Scalar(_AsExpr):
@@ -184,6 +187,8 @@ def _unknown_name(name: str) -> str:
     text = f"parameter `{name}` is neither a variable nor declared. "
     if name in _ELSEWHERE:
         text += f"Did you mean `{_ELSEWHERE[name]}`? "
+        # Elsewhere q_idx is a position; here it counts the request's query rows, which differs where there are keys before them.
+        text += "What FlexAttention calls q_idx is `q_pos` here. " if name == "kv_idx" else ""
     else:
         import difflib
 
@@ -210,7 +215,7 @@ def _parts_of(function: Callable[..., Any], result: Any, hook: str | None) -> di
     try:
         value = Expr(result)
     except TypeError as error:
-        what = "returns nothing; is a `return` missing?" if result is None else f"returns a {type(result).__name__}"
+        what = "returns nothing; is a `return` missing?" if result is None else f"returns a {type(result).__name__}."
         raise definition_error(
             TypeError,
             function,

@@ -6,20 +6,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from . import _girih
-from ._girih import Context, Quantization
+from ._girih import Context, Quantization, Rope
 from ._typing import ArrayLike, StreamLike
 
-__all__ = ["Llama31", "Yarn", "rope", "rope_cos_sin", "rope_frequencies"]
-
-
-class Llama31(NamedTuple):
-    """Llama 3.1's rule: wavelengths above ``old_context_len / low_freq_factor`` grow by ``factor``, those below
-    ``old_context_len / high_freq_factor`` stay, those between are blended."""
-
-    factor: float = 8.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    old_context_len: float = 8192.0
+__all__ = ["Yarn", "rope", "rope_cos_sin", "rope_frequencies"]
 
 
 class Yarn(NamedTuple):
@@ -45,7 +35,7 @@ def rope_frequencies(
     *,
     theta: float = 10000.0,
     linear: float = 1.0,
-    llama31: Llama31 | None = None,
+    llama31: Rope.Llama31 | None = None,
     yarn: Yarn | None = None,
     ntk: float = 1.0,
 ) -> list[float]:
@@ -60,7 +50,7 @@ def rope_cos_sin(
     *,
     theta: float = 10000.0,
     linear: float = 1.0,
-    llama31: Llama31 | None = None,
+    llama31: Rope.Llama31 | None = None,
     yarn: Yarn | None = None,
     ntk: float = 1.0,
     like: ArrayLike | None = None,
@@ -73,7 +63,7 @@ def rope_cos_sin(
 
     rotary_dim: even.
     linear: > 0; frequencies are divided by it.
-    llama31, yarn: rules of these models, see :class:`Llama31` and :class:`Yarn`.
+    llama31, yarn: rules of these models, see :class:`girih.Rope.Llama31` and :class:`Yarn`.
     ntk: theta becomes ``theta * ntk ** (rotary_dim / (rotary_dim - 2))``. Dynamic NTK for a length L beyond the
         original context C with factor s is ``ntk = s * L / C - (s - 1)``.
     like: the table is a tensor on the device of this torch.Tensor. None: a numpy.ndarray.
@@ -92,13 +82,15 @@ def rope_cos_sin(
 
 
 def _scalings(
-    llama31: Llama31 | None, yarn: Yarn | None
+    llama31: Rope.Llama31 | None, yarn: Yarn | None
 ) -> tuple[tuple[float, float, float, float] | None, tuple[float, float, float, float, float] | None, bool]:
     """The form in which they cross into C++."""
-    if yarn is None:
-        return (None if llama31 is None else tuple(llama31)), None, True
-    five = (yarn.factor, yarn.original_context_len, yarn.beta_fast, yarn.beta_slow, yarn.attention_factor)
-    return (None if llama31 is None else tuple(llama31)), five, yarn.whole_pairs
+    four = five = None
+    if llama31 is not None:
+        four = (llama31.factor, llama31.low_freq_factor, llama31.high_freq_factor, llama31.old_context_len)
+    if yarn is not None:
+        five = (yarn.factor, yarn.original_context_len, yarn.beta_fast, yarn.beta_slow, yarn.attention_factor)
+    return four, five, yarn is None or yarn.whole_pairs
 
 
 def rope(

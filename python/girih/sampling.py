@@ -57,9 +57,9 @@ class Sampled(NamedTuple):
     logprobs: Any = None
     """float32 [rows], of the tokens"""
     top_tokens: Any = None
-    """[rows, num_top]: the first of the order, -1 where there are no more"""
+    """[rows, num_top]: the first of the order, -1 where no more tokens are above -inf"""
     top_logprobs: Any = None
-    """float32 [rows, num_top]; NaN where there are no more, -inf for a token without mass"""
+    """float32 [rows, num_top]; NaN where there are no more, -inf for a token that filters drop (of "filtered")"""
 
 
 class TopK(NamedTuple):

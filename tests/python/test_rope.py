@@ -68,7 +68,11 @@ def test_scalings() -> None:
     )
 
     factor, low, high, old = 8.0, 1.0, 4.0, 8192.0
-    llama = girih.rope_frequencies(128, theta=5e5, llama31=girih.Llama31(factor, low, high, old))
+    llama = girih.rope_frequencies(
+        128,
+        theta=5e5,
+        llama31=girih.Rope.Llama31(factor=factor, low_freq_factor=low, high_freq_factor=high, old_context_len=old),
+    )
     wavelength = 2 * math.pi / base
     smooth = (old / wavelength - low) / (high - low)
     blended = (1 - smooth) * base / factor + smooth * base
