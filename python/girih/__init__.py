@@ -97,9 +97,6 @@ from .sampling import (
     top_k_renorm_probs,
     top_p_renorm_probs,
 )
-from ._warmup import warmup
-from ._show import Svg, show_plan
-from ._variant import Array, Bits, Scalar, variant
 
 __all__ = [
     "Array",
@@ -133,11 +130,6 @@ __all__ = [
     "Speculated",
     "Svg",
     "TopK",
-    "Scalar",
-    "Schedule",
-    "Segment",
-    "SegmentData",
-    "Svg",
     "Variant",
     "Yarn",
     "__version__",
