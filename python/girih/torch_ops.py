@@ -185,6 +185,28 @@ class Planned:
         )
         return (out, lse) if self.returns_lse else out
 
+    def append(
+        self,
+        k: Tensor,
+        v: Tensor | None,
+        k_cache: Tensor,
+        v_cache: Tensor | None,
+        *,
+        kv_indices: Tensor | None = None,
+        k_scale: Tensor | None = None,
+        v_scale: Tensor | None = None,
+        layout: str = "NHD",
+        segment: int = 0,
+    ) -> None:
+        """girih.append_planned as an op: the planned query tokens' keys and values go to the last places of their lists.
+
+        On CUDA, where a captured graph appends whatever is planned before a replay; on the CPU use torch_ops.append.
+        """
+        inference_only("append_planned", k, v, k_cache, v_cache)
+        torch.ops.girih.append_planned(
+            k, v, k_cache, v_cache, k_scale, v_scale, kv_indices, segment, layout, self.handle
+        )
+
 
 _TORCH_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -195,12 +217,12 @@ def _listed(value: Any) -> list[Any]:
     return [value] if isinstance(value, Tensor) else list(value)
 
 
-def _of_handle(handle: int) -> Planned:
+def _of_handle(name: str, handle: int) -> Planned:
     planned = _planned.get(handle)
     if planned is None:
         raise RuntimeError(
-            f"girih::run: the torch_ops.Planned that this graph was made with (handle {handle}) is gone; keep it "
-            "alive as long as the graph"
+            f"girih::{name}: the torch_ops.Planned that this graph was made with (handle {handle}) is gone; keep it alive"
+            " as long as the graph"
         )
     return planned
 
@@ -253,7 +275,7 @@ def _run(
     out_dtype: torch.dtype,
     lse: bool,
 ) -> tuple[Tensor, Tensor]:
-    planned = _of_handle(handle)
+    planned = _of_handle("run", handle)
 
     def of(values: Sequence[Any], segment: int, name: str) -> Any:
         if values and len(values) != len(k):
@@ -357,4 +379,29 @@ def append(
     inference_only("append", k, v, k_cache, v_cache)
     torch.ops.girih.append(
         k, v, k_cache, v_cache, k_scale, v_scale, append_indptr, kv_len, kv_indices, kv_indptr, table_stride, layout
+    )
+
+
+@op(
+    "append_planned(Tensor k, Tensor? v, Tensor(a!) k_cache, Tensor(b!)? v_cache, Tensor(c!)? k_scale,"
+    " Tensor(d!)? v_scale, Tensor? kv_indices, SymInt segment, str layout, SymInt handle) -> ()",
+    lambda *_: None,
+    mutates=("k_cache", "v_cache", "k_scale", "v_scale"),
+)
+def _append_planned(
+    k: Tensor,
+    v: Tensor | None,
+    k_cache: Tensor,
+    v_cache: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+    kv_indices: Tensor | None,
+    segment: int,
+    layout: str,
+    handle: int,
+) -> None:
+    make = girih.KvStore.paged if k_cache.dim() == 4 else girih.KvStore.ragged
+    store = make(k_cache, v_cache, layout=layout, k_scale=k_scale, v_scale=v_scale)
+    girih.append_planned(
+        _of_handle("append_planned", handle).attention, store, k, v, kv_indices=kv_indices, segment=segment
     )

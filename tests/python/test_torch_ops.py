@@ -244,6 +244,15 @@ def test_plans_live_as_long_as_their_owner() -> None:
         ops.run(*call)
 
 
+def test_planned_appends_are_for_cuda() -> None:
+    attention, pages = planned([(1, 3)], 4)
+    k = torch.randn(1, 2, 16)
+    cache = torch.zeros(1, 4, 2, 16)
+    with pytest.raises(NotImplementedError, match=r"append\(\)"):
+        attention.append(k, k, cache, cache.clone(), kv_indices=pages)
+    assert not cache.any()
+
+
 def test_parameters_of_variants() -> None:
     variant = girih.Variant(
         logits=girih.score() * girih.scalar("factor") + girih.array("bias")[girih.q_head()] * girih.kv_pos()

@@ -44,8 +44,6 @@ class Batch:
     kv_pos: np.ndarray[Any, Any] | None = None
     q_pos: np.ndarray[Any, Any] | None = None
     logical_kv_len: np.ndarray[Any, Any] | None = None
-    max_kv_len: int = 0
-    max_qo_len: int = 0
     params: dict[str, Any] = field(default_factory=dict)
 
     def plan(self, attention: girih.Attention) -> None:
@@ -88,8 +86,8 @@ def _planned(kernel: Kernel, batch: Batch) -> _Entry:
     limits = (
         _bucket(int(batch.qo_indptr[-1]), 1),
         _bucket(num_requests, 1),
-        _bucket(batch.max_kv_len, 256),
-        _bucket(batch.max_qo_len, 1),
+        _bucket(int(batch.kv_len.max(initial=1)), 256),
+        _bucket(int(np.diff(batch.qo_indptr).max(initial=1)), 1),
         _bucket(param_bytes + 4096, 1 << 16),
     )
     entries = _of_thread.entries
@@ -304,8 +302,6 @@ def _problem(
         kv_pos=np.full(num_requests, kv_offset, np.int64),
         q_pos=np.full(num_requests, q_offset, np.int64),
         logical_kv_len=np.full(num_requests, kv_length, np.int64),
-        max_kv_len=kv_length,
-        max_qo_len=q_length,
         params=params,
     )
     return _kernel_of((num_heads, head_dim), q, k, v, features, **parts), batch
@@ -324,18 +320,16 @@ def attend_varlen(
 
     The queries of a request are at its last keys' positions. Rows past the last request (padding) become 0.
     """
-    kv_len = np.diff(kv_indptr)
     batch = Batch(
         key=("varlen", qo_indptr.tobytes(), kv_indptr.tobytes()),
         qo_indptr=qo_indptr,
-        kv_len=kv_len,
+        kv_len=np.diff(kv_indptr),
         page_size=0,
         kv_indptr=kv_indptr,
-        max_kv_len=int(kv_len.max(initial=1)),
-        max_qo_len=int(np.diff(qo_indptr).max(initial=1)),
     )
+    entry = _planned(_kernel_of((q.shape[1], q.shape[3]), q, k, v, features, rule=rule), batch)
     store = girih.KvStore.ragged(k[0].detach().transpose(0, 1), v[0].detach().transpose(0, 1))
-    return _attend_rows(q, k, v, batch, girih.SegmentData(store), rule, features)
+    return _attend_rows(entry, q, v, store, None, int(qo_indptr[-1]), features)
 
 
 def attend_paged(
@@ -354,41 +348,40 @@ def attend_paged(
 
     block_table: i32 [requests, pages]; kv_indptr counts the keys after the append.
     """
-    kv_len = np.diff(kv_indptr)
-    store = girih.KvStore.paged(*caches, layout="NHD")
-    table = block_table.contiguous().view(-1)
-    stride = block_table.shape[1]
-    num_rows = int(qo_indptr[-1])
-    new_k, new_v = (x[0, :, :num_rows].detach().transpose(0, 1) for x in (k, v))
-    girih.append(store, new_k, new_v, append_indptr=qo_indptr, kv_len=kv_len, kv_indices=table, table_stride=stride)
+    stride, page_size, num_rows = block_table.shape[1], caches[0].shape[1], int(qo_indptr[-1])
     batch = Batch(
-        key=("paged", stride, caches[0].shape[1], qo_indptr.tobytes(), kv_indptr.tobytes()),
+        key=("paged", stride, page_size, qo_indptr.tobytes(), kv_indptr.tobytes()),
         qo_indptr=qo_indptr,
-        kv_len=kv_len,
-        page_size=caches[0].shape[1],
+        kv_len=np.diff(kv_indptr),
+        page_size=page_size,
         table_stride=stride,
-        max_kv_len=int(kv_len.max(initial=1)),
-        max_qo_len=int(np.diff(qo_indptr).max(initial=1)),
     )
-    return _attend_rows(q, k, v, batch, girih.SegmentData(store, table), rule, features)
+    entry = _planned(_kernel_of((q.shape[1], q.shape[3]), q, k, v, features, rule=rule), batch)
+    store = girih.KvStore.paged(*caches, layout="NHD")
+    pages = block_table.contiguous().view(-1)
+    new_k, new_v = (x[0, :, :num_rows].detach().transpose(0, 1) for x in (k, v))
+    if q.device.type == "cpu":
+        places = {"append_indptr": qo_indptr, "kv_len": batch.kv_len, "kv_indices": pages, "table_stride": stride}
+        girih.append(store, new_k, new_v, **places)
+    else:
+        girih.append_planned(entry.attention, store, new_k, new_v, kv_indices=pages)
+    return _attend_rows(entry, q, v, store, pages, num_rows, features)
 
 
 def _attend_rows(
+    entry: _Entry,
     q: torch.Tensor,
-    k: torch.Tensor,
     v: torch.Tensor,
-    batch: Batch,
-    data: girih.SegmentData,
-    rule: Node,
+    store: girih.KvStore,
+    pages: torch.Tensor | None,
+    num_rows: int,
     features: Features,
 ) -> torch.Tensor:
     rows = _rows(q)
-    num_rows = int(batch.qo_indptr[-1])
     out = torch.empty((rows.shape[0], rows.shape[1], v.shape[3]), dtype=q.dtype, device=q.device)
     out[num_rows:].zero_()
     if num_rows > 0:
-        kernel = _kernel_of((rows.shape[1], rows.shape[2]), q, k, v, features, rule=rule)
-        _planned(kernel, batch).attention.run(rows[:num_rows], data, out=out[:num_rows], params=_run_params(features))
+        entry.attention.run(rows[:num_rows], store, kv_indices=pages, out=out[:num_rows], params=_run_params(features))
     return out.unsqueeze(0)
 
 
