@@ -245,6 +245,33 @@ def test_bidirectional_models() -> None:
     torch.testing.assert_close(states[tokens], expected[tokens], rtol=2e-4, atol=2e-4)
 
 
+def test_encoder_and_decoder() -> None:
+    """T5: a bias of positions, cross attention, a decoder that caches both."""
+    torch.manual_seed(2)
+    settings = transformers.T5Config(
+        vocab_size=VOCAB, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0
+    )
+    model = transformers.T5ForConditionalGeneration(settings).eval()
+    inputs = prompts([9, 5], "right")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+        results = []
+        for implementation in ("eager", "girih"):
+            model.set_attn_implementation(implementation)
+            results.append(model(**inputs, decoder_input_ids=prompts([7, 7], "left")["input_ids"]).logits)
+    torch.testing.assert_close(results[1], results[0], rtol=2e-4, atol=2e-4)
+
+
+def test_beams_and_drafts() -> None:
+    model = make("gemma3")
+    for options, lengths in (({"num_beams": 3}, [5, 12]), ({"prompt_lookup_num_tokens": 3}, [12])):
+        inputs = prompts(lengths, "left")
+        assert torch.equal(generate(model, "girih", inputs, **options), generate(model, "eager", inputs, **options)), (
+            options
+        )
+
+
 def test_layers_share_one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     from girih.integrations import _attention
 
@@ -334,6 +361,108 @@ def test_continuous_batching(name: str, pages: int) -> None:
                 results[result.request_id] = result.generated_tokens
     assert model.config._attn_implementation == "eager"
     assert [results[str(number)] for number in range(len(requests))] == expected
+
+
+# ------------------------------------------------------------------------------------------------------ the function
+
+
+def expected_attention(q: Any, k: Any, v: Any, visible: Any, scale: float, cap: Any, sinks: Any, bias: Any) -> Any:
+    """In double precision; a row that sees nothing is 0."""
+    q, k, v = (x.double() for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = q @ k.transpose(2, 3) * scale
+    if cap is not None:
+        scores = torch.tanh(scores / cap) * cap
+    if bias is not None:
+        scores = scores + bias.double()
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.double().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)), -1)
+    weights = scores.softmax(-1).nan_to_num(0.0)[..., : k.shape[2]]
+    return (weights @ v).transpose(1, 2).float()
+
+
+@pytest.mark.parametrize("given", ["structured", "dense", "one for all", "for each head"])
+@pytest.mark.parametrize("extras", ["none", "cap and sinks", "bias", "bias for all"])
+def test_the_function(given: str, extras: str) -> None:
+    """Strided tensors, grouped heads, other dims of V, a cache without its first keys, padding, any masks and biases."""
+    from transformers import masking_utils as m
+
+    torch.manual_seed(5)
+    batch, heads, kv_heads, q_length, kv_length, kv_offset = 3, 4, 2, 5, 13, 6
+    q = torch.randn(batch, q_length, heads, 24).transpose(1, 2)
+    k = torch.randn(batch, kv_length, kv_heads, 24).transpose(1, 2)
+    v = torch.randn(batch, kv_heads, kv_length, 40)[..., 4:36:2]
+    padding = torch.rand(batch, kv_offset + kv_length) < 0.9
+    padding[0, : kv_offset + 4] = False
+    padding[1] = True
+    padding[2, kv_offset:] = False  # sees nothing
+    mask = girih_transformers.mask(
+        batch_size=batch,
+        q_length=q_length,
+        kv_length=kv_length,
+        q_offset=kv_offset + kv_length - q_length,
+        kv_offset=kv_offset,
+        mask_function=m.sliding_window_causal_mask_function(7),
+        attention_mask=padding,
+    )
+    assert isinstance(mask, _mask.StructuredMask)
+    visible = mask.dense()
+    if given == "one for all":
+        visible = visible[1:2]
+    elif given == "for each head":
+        visible = visible & (torch.rand(batch, heads, 1, kv_length) < 0.7)
+    cap, sinks, bias = None, None, None
+    if extras == "cap and sinks":
+        cap, sinks = 2.0, torch.randn(heads)
+    elif extras != "none":
+        bias = torch.randn(*((batch, heads) if extras == "bias" else (1, 1)), q_length, kv_length)
+    expected = expected_attention(q, k, v, visible, 0.3, cap, sinks, bias)
+    layer = torch.nn.Module().eval()
+    arguments = {"scaling": 0.3, "softcap": cap, "s_aux": sinks, "position_bias": bias}
+    for _ in range(2):  # planned, and planned already
+        out, weights = girih_transformers.attention(
+            layer, q, k, v, mask if given == "structured" else visible, **arguments
+        )
+        assert weights is None and out.is_contiguous()
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_masks_that_take_turns() -> None:
+    """One schedule serves masks of equal form; a plan is used for its own mask only, in every thread."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    torch.manual_seed(6)
+    q, k, v = torch.randn(2, 4, 6, 16), torch.randn(2, 2, 6, 16), torch.randn(2, 2, 6, 16)
+    masks = []
+    for begin in (1, 3, 2):
+        padding = torch.ones(2, 6, dtype=torch.bool)
+        padding[1, :begin] = False
+        masks.append(girih_transformers.mask(batch_size=2, q_length=6, kv_length=6, attention_mask=padding))
+    expected = [expected_attention(q, k, v, mask.dense(), 0.25, None, None, None) for mask in masks]
+    layer = torch.nn.Module().eval()
+
+    def turns(order: list[int]) -> None:
+        for i in order * 10:
+            out, _ = girih_transformers.attention(layer, q, k, v, masks[i], scaling=0.25)
+            torch.testing.assert_close(out, expected[i], rtol=1e-5, atol=1e-5)
+
+    turns([0, 1, 1, 2, 0])
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(turns, ([0, 1, 2], [2, 0, 1])))
+
+
+def test_no_mask() -> None:
+    q, k = torch.randn(2, 4, 6, 16), torch.randn(2, 2, 6, 16)
+    layer = torch.nn.Module().eval()
+    every = torch.ones(6, 6, dtype=torch.bool)
+    for causal, window, visible in ((True, None, every.tril()), (False, None, every), (True, 2, every.tril().triu(-1))):
+        out, _ = girih_transformers.attention(layer, q, k, k, None, is_causal=causal, sliding_window=window)
+        expected = expected_attention(q, k, k, visible, 0.25, None, None, None)
+        torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    one, _ = girih_transformers.attention(layer, q[:, :, :1], k, k, None, is_causal=True)
+    torch.testing.assert_close(one, expected_attention(q[:, :, :1], k, k, every[:1], 0.25, None, None, None))
+    assert girih_transformers.attention(layer, q[:0], k[:0], k[:0], None)[0].shape == (0, 6, 4, 16)
 
 
 # --------------------------------------------------------------------------------------------------------- traced masks
