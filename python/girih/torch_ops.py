@@ -198,7 +198,7 @@ class Planned:
         layout: str = "NHD",
         segment: int = 0,
     ) -> None:
-        """girih.append_planned as an op: the planned query tokens' keys and values go to the last places of their lists.
+        """girih.append_planned as an op: the planned query tokens' keys and values go to the ends of their lists.
 
         On CUDA, where a captured graph appends whatever is planned before a replay; on the CPU use torch_ops.append.
         """
@@ -221,8 +221,8 @@ def _of_handle(name: str, handle: int) -> Planned:
     planned = _planned.get(handle)
     if planned is None:
         raise RuntimeError(
-            f"girih::{name}: the torch_ops.Planned that this graph was made with (handle {handle}) is gone; keep it alive"
-            " as long as the graph"
+            f"girih::{name}: the torch_ops.Planned that this graph was made with (handle {handle}) is gone; keep it"
+            " alive as long as the graph"
         )
     return planned
 

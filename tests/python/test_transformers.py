@@ -385,7 +385,7 @@ def expected_attention(q: Any, k: Any, v: Any, visible: Any, scale: float, cap: 
 @pytest.mark.parametrize("given", ["structured", "dense", "one for all", "for each head"])
 @pytest.mark.parametrize("extras", ["none", "cap and sinks", "bias", "bias for all"])
 def test_the_function(given: str, extras: str) -> None:
-    """Strided tensors, grouped heads, other dims of V, a cache without its first keys, padding, any masks and biases."""
+    """Strided tensors, grouped heads, other dims of V, a cache without its first keys, padding, masks and biases."""
     from transformers import masking_utils as m
 
     torch.manual_seed(5)

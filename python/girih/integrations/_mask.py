@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 __all__ = ["MaskStructure", "Node", "StructuredMask", "Untraceable", "structure_of", "trace"]
 
@@ -397,5 +398,4 @@ class StructuredMask(torch.Tensor):
         def plain(value: Any) -> Any:
             return value.dense() if isinstance(value, StructuredMask) else value
 
-        args, kwargs = torch.utils._pytree.tree_map(plain, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        return func(*tree_map(plain, args), **tree_map(plain, kwargs or {}))
