@@ -10,7 +10,7 @@ _LINEAR = "Girih has no linear attention (GDN, KDA, Mamba); use the engine's own
 _TRAINING = "Girih is for inference and has no training kernels"
 _COMM = "Girih has no collectives; torch.distributed has them"
 _JIT = "Girih compiles in process and ahead of use with girih.warmup(); variants are girih.Variant, or jit_args of the wrappers"
-_PLUMBING = "an inner part of FlashInfer, which Girih's one kernel set has no counterpart of"
+_PLUMBING = "an inner part of FlashInfer; Girih has one kernel set and no such part"
 _ROUND_UP = "its power-of-two scales are rounded up, Girih's follow OCP MX (rounded down); girih.quantize writes those"
 _MASKED_EXPERTS = "Girih quantises no masked batches of experts; girih.quantize takes the rows of one"
 _SHUFFLE = "it lays weights out for kernels that Girih does not have"
@@ -25,7 +25,10 @@ _ALTERNATIVES: tuple[tuple[str, str], ...] = (
     ("artifacts.*", "Girih downloads no kernels; girih.warmup() compiles ahead of use"),
     ("*.trtllm_*decode*mla*", "use flashinfer.mla.BatchMLAPagedAttentionWrapper"),
     ("*.trtllm_batch_decode*", "use BatchDecodeWithPagedKVCacheWrapper, or girih.Attention with a strided page table"),
-    ("*.trtllm_batch_context*", "use BatchPrefillWithPagedKVCacheWrapper, or girih.Attention with a strided page table"),
+    (
+        "*.trtllm_batch_context*",
+        "use BatchPrefillWithPagedKVCacheWrapper, or girih.Attention with a strided page table",
+    ),
     ("*.trtllm_ragged_attention*", "use BatchPrefillWithRaggedKVCacheWrapper"),
     ("*.trtllm_fmha*", "use BatchPrefillWithPagedKVCacheWrapper or BatchPrefillWithRaggedKVCacheWrapper"),
     ("*.cudnn_batch_decode*", "use BatchDecodeWithPagedKVCacheWrapper"),
@@ -65,18 +68,42 @@ _ALTERNATIVES: tuple[tuple[str, str], ...] = (
     ("*mxfp8_dequantize*", "use girih.dequantize"),
     ("*mxfp4_dequantize_host*", "use flashinfer.mxfp4_dequantize or girih.dequantize"),
     ("*csf*", _PLUMBING),
+    ("*[4F]4Over6*", "Girih quantises NVFP4 with one scale candidate a block"),
+    ("*.nvfp4_e4m3_max", _PLUMBING),
+    ("*CsfScales", _PLUMBING),
     ("*4over6*", "Girih quantises NVFP4 with one scale candidate a block"),
     ("*.topk_clusters*", "use top_k, top_k_page_table_transform or top_k_ragged_transform"),
     ("topk.*", _PLUMBING),
     ("topk_varlen.*", "use top_k_ragged_transform, which takes lengths"),
     ("*.top_k_varlen*", "use top_k_ragged_transform, which takes lengths"),
-    ("norm.*fp4quant*", "use flashinfer.norm.rmsnorm and flashinfer.nvfp4_quantize, or girih.rms_norm with nvfp4 output"),
+    (
+        "norm.*fp4quant*",
+        "use flashinfer.norm.rmsnorm and flashinfer.nvfp4_quantize, or girih.rms_norm with nvfp4 output",
+    ),
     (".*fp4quant*", "use flashinfer.norm.rmsnorm and flashinfer.nvfp4_quantize, or girih.rms_norm with nvfp4 output"),
     ("*fused_dit_*", "Girih has no fused kernels of diffusion models; use girih.layer_norm and torch"),
     ("diffusion_ops.*", "Girih has no fused kernels of diffusion models"),
-    ("*fused_qk_rmsnorm_rope*", "use girih.rope, whose q_weight and k_weight normalise each head (one position a token)"),
+    (
+        "*fused_qk_rmsnorm_rope*",
+        "use girih.rope, whose q_weight and k_weight normalise each head (one position a token)",
+    ),
     ("*gated_residual*", "use flashinfer.norm.fused_add_rmsnorm"),
     ("*rmsnorm_sigmoid_gate*", "use flashinfer.norm.rmsnorm and torch.sigmoid"),
+    ("quantization.*cake*", _PLUMBING),
+    ("quantization.*NVFP4_*", _PLUMBING),
+    ("*.env_flag_enabled", _PLUMBING),
+    ("*.nvfp4_per_token_scale_inv", "Girih's global scale is one number a tensor"),
+    ("*.nvfp4_kv_dequantize_paged", "attention reads NVFP4 pages itself; girih.dequantize takes rows"),
+    (
+        "*.nvfp4_quantize_paged_kv_cache",
+        "use nvfp4_quantize_append_paged_kv_cache; it lays V's scales out for other kernels",
+    ),
+    ("concat_ops.*", _PLUMBING),
+    ("cuda_utils.*", _PLUMBING),
+    ("sparse.convert_bsr_mask_layout", "BlockSparseAttentionWrapper.plan() takes the mask as it is"),
+    ("sampling.get_blackwell_softmax_op", _JIT),
+    (".*cake_fmha*", "use BatchDecodeWithPagedKVCacheWrapper"),
+    (".CakeFmha*", "use BatchDecodeWithPagedKVCacheWrapper"),
     ("gemm.*", _TORCH_GEMM),
     ("*gemm*", _TORCH_GEMM),
     ("*.mm_*", _TORCH_GEMM),
@@ -115,7 +142,10 @@ _ALTERNATIVES: tuple[tuple[str, str], ...] = (
     ("*mhc*", "Girih has no manifold hyper-connections"),
     ("qwen_3*", _LINEAR),
     ("comm.*", _COMM),
-    ("parallel_attention.*", "merge the ranks' partial states with merge_states after an exchange of torch.distributed"),
+    (
+        "parallel_attention.*",
+        "merge the ranks' partial states with merge_states after an exchange of torch.distributed",
+    ),
     ("*dcp*", "merge the ranks' partial states with merge_states after an exchange of torch.distributed"),
     ("*ulysses*", _COMM),
     ("green_ctx.*", "Girih's kernels take a stream; cuda.core has green contexts"),
@@ -161,6 +191,7 @@ _ALTERNATIVES: tuple[tuple[str, str], ...] = (
     ("experimental.*", "experimental there"),
     ("mega*", _MOE),
     ("utils.*", _PLUMBING),
+    ("logits_processor.*", "the pipe's inner parts; use LogitsPipe and its processors"),
 )
 
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 _RANDOM = "other tokens for the same seed, of the same distribution"
 _TIES = "exactly k entries: of equal values at the border those of the lowest index (FlashInfer keeps all, or some)"
 _HOST = "reads batch_indices, positions and the page table on the host (waits for the device; not in a graph: girih.append_planned)"
-_ROUNDED = "f32 from the norm to the code (FlashInfer rounds to input's type between, and where it multiplies by 1/scale)"
+_ROUNDED = (
+    "f32 from the norm to the code (FlashInfer rounds to input's type between, and where it multiplies by 1/scale)"
+)
 _ANGLES = "angles in double (FlashInfer: f32), so that far positions are right to the last place"
-_NVFP4 = "exact division where FlashInfer multiplies by approximate reciprocals: codes at the middle between two may differ"
+_NVFP4 = (
+    "exact division where FlashInfer multiplies by approximate reciprocals: codes at the middle between two may differ"
+)
 
 DIFFERENCES: dict[str, str] = {
     "activation.silu_and_mul": "any width (FlashInfer: a multiple of 16 bytes)",
     "activation.gelu_and_mul": "any width (FlashInfer: a multiple of 16 bytes)",
     "activation.gelu_tanh_and_mul": "any width (FlashInfer: a multiple of 16 bytes)",
     "concat_ops.concat_mla_k": "any numbers of heads and widths; copies by PyTorch",
+    "logits_processor.LogitsPipe": "one call for all filters before a Sample; arguments that no processor takes are refused; no rules or "
+    "checks of one's own",
+    "logits_processor.LogitsProcessor": "not to be derived from",
     "norm.layernorm": "any of f32, f16, bf16 (FlashInfer: bf16 with f32 parameters)",
     "norm.rmsnorm_quant": _ROUNDED,
     "norm.fused_add_rmsnorm_quant": _ROUNDED,
@@ -24,7 +31,8 @@ DIFFERENCES: dict[str, str] = {
     "may be of another type than the tokens",
     "page.append_paged_mla_kv_cache": _HOST + "; any widths (FlashInfer: 512 and 64)",
     "page.nvfp4_quantize_append_paged_kv_cache": _HOST + "; " + _NVFP4,
-    "page.nvfp4_quantize_append_paged_kv_cache_with_slot_mapping": "reads slot_mapping and the scales on the host; " + _NVFP4,
+    "page.nvfp4_quantize_append_paged_kv_cache_with_slot_mapping": "reads slot_mapping and the scales on the host; "
+    + _NVFP4,
     "page.nvfp4_quantize_append_paged_mla_kv_cache": _HOST + "; any widths (FlashInfer: 512 and 64); " + _NVFP4,
     "page.get_batch_indices_positions": "seq_lens may be on another device; no Triton",
     "quantization.fp4_quantize": _NVFP4

@@ -20,9 +20,7 @@ def _gated(activation: str, input: torch.Tensor, out: torch.Tensor | None) -> to
     return out
 
 
-def silu_and_mul(
-    input: torch.Tensor, out: torch.Tensor | None = None, enable_pdl: bool | None = None
-) -> torch.Tensor:
+def silu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None, enable_pdl: bool | None = None) -> torch.Tensor:
     """silu(input[..., :h]) * input[..., h:]; input [..., 2 * h]."""
     return _gated("silu", input, out)
 
@@ -34,8 +32,6 @@ def gelu_tanh_and_mul(
     return _gated("gelu_tanh", input, out)
 
 
-def gelu_and_mul(
-    input: torch.Tensor, out: torch.Tensor | None = None, enable_pdl: bool | None = None
-) -> torch.Tensor:
+def gelu_and_mul(input: torch.Tensor, out: torch.Tensor | None = None, enable_pdl: bool | None = None) -> torch.Tensor:
     """gelu(input[..., :h]) * input[..., h:], with the error function."""
     return _gated("gelu", input, out)

@@ -27,7 +27,9 @@ def _unpacked(cache: _Cache, kv_layout: str) -> tuple[torch.Tensor, torch.Tensor
         if cache.ndim == 4:
             cache = cache.unsqueeze(slot)
         if cache.ndim != 5 or cache.shape[1] != 2:
-            raise ValueError(f"paged_kv_cache.shape={tuple(cache.shape)}; must be [pages, 2, ...], 5-D (4-D for pages of one token)")
+            raise ValueError(
+                f"paged_kv_cache.shape={tuple(cache.shape)}; must be [pages, 2, ...], 5-D (4-D for pages of one token)"
+            )
         return cache[:, 0], cache[:, 1]
     if isinstance(cache, (tuple, list)) and len(cache) == 2:
         k, v = (c.unsqueeze(slot) if c.ndim == 3 else c for c in cache)
@@ -81,7 +83,9 @@ def _places(
 ) -> _Places:
     batch, position = batch_indices.cpu().long(), positions.cpu().long()
     if batch.shape != position.shape or batch.ndim != 1:
-        raise ValueError(f"positions.shape={tuple(position.shape)}; must be that of batch_indices, {tuple(batch.shape)}, 1-D")
+        raise ValueError(
+            f"positions.shape={tuple(position.shape)}; must be that of batch_indices, {tuple(batch.shape)}, 1-D"
+        )
     rows = None
     if bool((batch < 0).any()):  # get_batch_indices_positions() pads with -1
         rows = (batch >= 0).nonzero().squeeze(1)
@@ -298,7 +302,9 @@ def nvfp4_quantize_append_paged_kv_cache_with_slot_mapping(
     rows = (slots >= 0).nonzero().squeeze(1) if bool((slots < 0).any()) else None
     slots = slots if rows is None else slots[rows]
     if bool((slots >= caches[0].shape[0] * page_size).any()):
-        raise ValueError(f"slot_mapping: has {int(slots.max())}; the cache has {caches[0].shape[0]} pages of {page_size}")
+        raise ValueError(
+            f"slot_mapping: has {int(slots.max())}; the cache has {caches[0].shape[0]} pages of {page_size}"
+        )
     places = _Places(rows, (slots // page_size).to(torch.int32), (slots % page_size + 1).to(torch.int32))
     _append_nvfp4(places, append_key, append_value, caches, k_scale, v_scale, kv_layout)
 

@@ -24,7 +24,9 @@ def _frequencies(
     if llama31 is None:
         radians = girih.rope_frequencies(rotary_dim, theta=theta, linear=scale)
     else:
-        radians = girih.rope_frequencies(rotary_dim, theta=theta, llama31=girih.Llama31(scale, *llama31))
+        low, high, length = llama31
+        rule = girih.Rope.Llama31(factor=scale, low_freq_factor=low, high_freq_factor=high, old_context_len=length)
+        radians = girih.rope_frequencies(rotary_dim, theta=theta, llama31=rule)
     return torch.as_tensor(radians, dtype=torch.float64).to(device)
 
 
@@ -382,7 +384,9 @@ def rope_quantize_fp8_append_paged_kv_cache(
         raise ValueError("paged_kv_cache must be a tuple of 2 tensors")
     for cache in paged_kv_cache:
         if cache.dtype != dtype or cache.ndim != (3 if is_mla else 4):
-            raise ValueError(f"paged_kv_cache: {cache.ndim}-D of {cache.dtype}; must be {3 if is_mla else 4}-D of {dtype}")
+            raise ValueError(
+                f"paged_kv_cache: {cache.ndim}-D of {cache.dtype}; must be {3 if is_mla else 4}-D of {dtype}"
+            )
     k_cache, v_cache = (c.unsqueeze(2) for c in paged_kv_cache) if is_mla else _unpacked(paged_kv_cache, kv_layout)
     layout = "NHD" if is_mla else kv_layout
     held = k_cache.shape[1 if layout == "NHD" else 2]

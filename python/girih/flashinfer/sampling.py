@@ -142,7 +142,9 @@ def _threshold(name: str, value: Threshold, rows: int, indices: torch.Tensor | N
     if not isinstance(value, torch.Tensor):
         return value
     if value.ndim == 0:
-        raise ValueError(f"Expected a 1D tensor of shape (batch_size,) or scalar for {name}, got a 0-dimensional tensor")
+        raise ValueError(
+            f"Expected a 1D tensor of shape (batch_size,) or scalar for {name}, got a 0-dimensional tensor"
+        )
     if value.ndim != 1:
         raise ValueError(f"Expected a 1D tensor or scalar for {name}, got a {value.ndim}D tensor")
     if value.shape[0] != rows:
@@ -341,9 +343,7 @@ def top_p_renorm_probs(
     return girih.top_p_renorm_probs(probs, _threshold("top_p", top_p, probs.shape[0]))
 
 
-def top_k_renorm_probs(
-    probs: torch.Tensor, top_k: torch.Tensor | int, is_deterministic: bool = False
-) -> torch.Tensor:
+def top_k_renorm_probs(probs: torch.Tensor, top_k: torch.Tensor | int, is_deterministic: bool = False) -> torch.Tensor:
     """The same of the top_k likeliest, of probs' type."""
     return girih.top_k_renorm_probs(probs, _threshold("top_k", top_k, probs.shape[0])).to(probs.dtype)
 
@@ -363,7 +363,9 @@ top_k_renorm_prob = top_k_renorm_probs
 def _uniform(random: _Random, rows: int, count: int, device: torch.device) -> torch.Tensor:
     """f32 [rows, count] in [0, 1), a hash of seed, offset and place; for counts that go along, not for tokens."""
     place = torch.arange(rows * count, device=device).reshape(rows, count)
-    seed, offset = (x.reshape(-1, 1) if isinstance(x, torch.Tensor) else torch.full((1, 1), x, device=device) for x in random)
+    seed, offset = (
+        x.reshape(-1, 1) if isinstance(x, torch.Tensor) else torch.full((1, 1), x, device=device) for x in random
+    )
     x = (place + 1) * _GAMMA + seed + offset * _MIX[0]
     for shift, factor in ((30, _MIX[0]), (27, _MIX[1])):
         x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor

@@ -54,7 +54,15 @@ def _select(
         input = input.flip(-1)
         if lengths is not None:
             starts = width - lengths - (0 if starts is None else starts)
-    girih.top_k(input, k, sorted=sorted, row_starts=starts, row_lengths=lengths, values=taken if values else False, indices=indices)
+    girih.top_k(
+        input,
+        k,
+        sorted=sorted,
+        row_starts=starts,
+        row_lengths=lengths,
+        values=taken if values else False,
+        indices=indices,
+    )
     if mirrored:
         last = width - 1 if lengths is None else (lengths - 1).to(index_dtype).unsqueeze(-1)
         indices = torch.where(indices < 0, indices, last - indices)
@@ -113,9 +121,7 @@ def top_k_page_table_transform(
             check_shape_dtype_device(given, (rows, k), torch.int32, input.device, name)
             if not given.is_contiguous():
                 raise ValueError(f"{name} must be contiguous")
-    _, raw = _select(
-        "top_k_page_table_transform", input, k, tie_break, torch.int32, starts=row_starts, lengths=lengths
-    )
+    _, raw = _select("top_k_page_table_transform", input, k, tie_break, torch.int32, starts=row_starts, lengths=lengths)
     index = raw.clamp(min=0).long()
     request = torch.arange(rows, device=input.device) if row_to_batch is None else row_to_batch.long()
     entry = index // page_size

@@ -98,10 +98,14 @@ def fp4_quantize(
     one_of(function, "backend", backend, _BACKENDS)
     _check_recipe(function, nvfp4_4over6)
     if batch_invariant:
-        raise refuse(function, "batch_invariant", True, "it asks for another recipe; rows are independent of each other anyway")
+        raise refuse(
+            function, "batch_invariant", True, "it asks for another recipe; rows are independent of each other anyway"
+        )
     if sf_vec_size != _BLOCK or sf_use_ue8m0:
         wrong = ("sf_vec_size", sf_vec_size) if sf_vec_size != _BLOCK else ("sf_use_ue8m0", True)
-        raise refuse(function, *wrong, 'scales are of 16, in e4m3; girih.quantize(x, "mxfp4", "block") writes OCP MXFP4')
+        raise refuse(
+            function, *wrong, 'scales are of 16, in e4m3; girih.quantize(x, "mxfp4", "block") writes OCP MXFP4'
+        )
     if input.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise refuse(function, "input.dtype", input.dtype, "dequantise it to 16 bits first")
     dim = input.shape[-1]
@@ -213,7 +217,9 @@ def e2m1_and_ufp8sf_scale_to_float(
     """
     function = "e2m1_and_ufp8sf_scale_to_float"
     if (sf_vec_size, ufp8_type) not in ((16, 1), (32, 0)):
-        raise refuse(function, "sf_vec_size", sf_vec_size, "e4m3 scales (ufp8_type 1) are of 16, power-of-two ones (0) of 32")
+        raise refuse(
+            function, "sf_vec_size", sf_vec_size, "e4m3 scales (ufp8_type 1) are of 16, power-of-two ones (0) of 32"
+        )
     codes = e2m1_tensor.cpu().view(torch.uint8)
     rows, dim = codes.shape[0], codes.shape[1] * 2
     flat = ufp8_scale_tensor.cpu().view(torch.uint8).reshape(-1)

@@ -36,7 +36,12 @@ def per_token_group_quant_8bit(
     if group_size not in (_GROUP, dim):
         raise refuse(function, "group_size", group_size, f"groups are of {_GROUP} or of a whole row")
     if scale_ue8m0:
-        raise refuse(function, "scale_ue8m0", True, "power-of-two scales are rounded up there and down (OCP MX) in girih.quantize")
+        raise refuse(
+            function,
+            "scale_ue8m0",
+            True,
+            "power-of-two scales are rounded up there and down (OCP MX) in girih.quantize",
+        )
     if scale_tma_aligned and not column_major_scales:
         raise ValueError("scale_tma_aligned needs column_major_scales")
     flat = x.reshape(-1, dim)

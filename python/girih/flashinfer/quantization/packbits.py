@@ -19,9 +19,7 @@ def packbits(x: torch.Tensor, bitorder: str = "big") -> torch.Tensor:
     return girih.packbits(_bytes(x), order=bitorder)
 
 
-def segment_packbits(
-    x: torch.Tensor, indptr: torch.Tensor, bitorder: str = "big"
-) -> tuple[torch.Tensor, torch.Tensor]:
+def segment_packbits(x: torch.Tensor, indptr: torch.Tensor, bitorder: str = "big") -> tuple[torch.Tensor, torch.Tensor]:
     """packbits() of every segment [indptr[i], indptr[i + 1]), which begins at a byte: (bytes, their indptr, of indptr's type)."""
     one_of("segment_packbits", "bitorder", bitorder, ("big", "little"))
     host = indptr.cpu()
