@@ -11,21 +11,56 @@ try:
 except ImportError as error:
     raise ImportError("girih.flashinfer needs PyTorch, whose tensors FlashInfer's functions take and return") from error
 
-from importlib import import_module as _import_module
-from importlib.util import find_spec as _find_spec
-from typing import Any
-
 from . import activation as activation
+from . import attention as attention
+from . import cascade as cascade
 from . import concat_ops as concat_ops
+from . import decode as decode
 from . import fp4_quantization as fp4_quantization
+from . import jit as jit
+from . import logits_processor as logits_processor
+from . import mla as mla
 from . import norm as norm
 from . import page as page
+from . import pod as pod
+from . import prefill as prefill
 from . import quantization as quantization
 from . import rope as rope
 from . import sampling as sampling
+from . import sparse as sparse
 from . import tllm_enums as tllm_enums
 from . import topk as topk
 from . import utils as utils
+from ._attention_names import BatchAttention as BatchAttention
+from ._attention_names import BatchAttentionWithAttentionSinkWrapper as BatchAttentionWithAttentionSinkWrapper
+from ._attention_names import BatchDecodeMlaWithPagedKVCacheWrapper as BatchDecodeMlaWithPagedKVCacheWrapper
+from ._attention_names import BatchDecodeWithAttentionSinkWrapper as BatchDecodeWithAttentionSinkWrapper
+from ._attention_names import BatchDecodeWithPagedKVCacheWrapper as BatchDecodeWithPagedKVCacheWrapper
+from ._attention_names import (
+    BatchDecodeWithSharedPrefixPagedKVCacheWrapper as BatchDecodeWithSharedPrefixPagedKVCacheWrapper,
+)
+from ._attention_names import BatchMLAPagedAttentionWrapper as BatchMLAPagedAttentionWrapper
+from ._attention_names import BatchPODWithPagedKVCacheWrapper as BatchPODWithPagedKVCacheWrapper
+from ._attention_names import (
+    BatchPrefillWithCausalBidirectionalRangesWrapper as BatchPrefillWithCausalBidirectionalRangesWrapper,
+)
+from ._attention_names import BatchPrefillWithPagedKVCacheWrapper as BatchPrefillWithPagedKVCacheWrapper
+from ._attention_names import BatchPrefillWithRaggedKVCacheWrapper as BatchPrefillWithRaggedKVCacheWrapper
+from ._attention_names import (
+    BatchPrefillWithSharedPrefixPagedKVCacheWrapper as BatchPrefillWithSharedPrefixPagedKVCacheWrapper,
+)
+from ._attention_names import BlockSparseAttentionWrapper as BlockSparseAttentionWrapper
+from ._attention_names import CUDAGraphBatchDecodeWithPagedKVCacheWrapper as CUDAGraphBatchDecodeWithPagedKVCacheWrapper
+from ._attention_names import MultiLevelCascadeAttentionWrapper as MultiLevelCascadeAttentionWrapper
+from ._attention_names import PODWithPagedKVCacheWrapper as PODWithPagedKVCacheWrapper
+from ._attention_names import VariableBlockSparseAttentionWrapper as VariableBlockSparseAttentionWrapper
+from ._attention_names import fast_decode_plan as fast_decode_plan
+from ._attention_names import merge_state as merge_state
+from ._attention_names import merge_state_in_place as merge_state_in_place
+from ._attention_names import merge_states as merge_states
+from ._attention_names import single_decode_with_kv_cache as single_decode_with_kv_cache
+from ._attention_names import single_prefill_with_kv_cache as single_prefill_with_kv_cache
+from ._attention_names import single_prefill_with_kv_cache_return_lse as single_prefill_with_kv_cache_return_lse
 from ._refused import complete as _complete
 from ._refused import public_names as _public_names
 from ._refused import refusals as _refusals
@@ -96,20 +131,9 @@ from .utils import next_positive_power_of_2 as next_positive_power_of_2
 #: The release of FlashInfer whose interface this is.
 __version__ = "0.7.4"
 
-for _module in ("attention", "cascade", "decode", "logits_processor", "mla", "pod", "prefill", "sparse", "jit"):
-    if _find_spec(f"{__name__}.{_module}") is not None:
-        _import_module(f"{__name__}.{_module}")
 _complete(__name__)
-_refused = _refusals("")
-
-
-def __getattr__(name: str) -> Any:
-    origin = _public_names()[""].get(name)
-    if origin is None or "." not in origin:
-        return _refused(name)
-    module, _, attribute = origin.partition(".")
-    value = getattr(_import_module(f"{__name__}.{module}"), attribute, None)
-    return _refused(name) if value is None else value
+#: Names that are not here are refused.
+__getattr__ = _refusals("")
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ _LINEAR = "Girih has no linear attention (GDN, KDA, Mamba); use the engine's own
 _TRAINING = "Girih is for inference and has no training kernels"
 _COMM = "Girih has no collectives; torch.distributed has them"
 _JIT = "Girih compiles in process and ahead of use with girih.warmup(); variants are girih.Variant, or jit_args of the wrappers"
-_PLUMBING = "an inner part of FlashInfer, which Girih's one kernel set has no counterpart of"
+_PLUMBING = "an inner part of FlashInfer; Girih has one kernel set and no such part"
 _ROUND_UP = "its power-of-two scales are rounded up, Girih's follow OCP MX (rounded down); girih.quantize writes those"
 _MASKED_EXPERTS = "Girih quantises no masked batches of experts; girih.quantize takes the rows of one"
 _SHUFFLE = "it lays weights out for kernels that Girih does not have"
@@ -68,6 +68,9 @@ _ALTERNATIVES: tuple[tuple[str, str], ...] = (
     ("*mxfp8_dequantize*", "use girih.dequantize"),
     ("*mxfp4_dequantize_host*", "use flashinfer.mxfp4_dequantize or girih.dequantize"),
     ("*csf*", _PLUMBING),
+    ("*[4F]4Over6*", "Girih quantises NVFP4 with one scale candidate a block"),
+    ("*.nvfp4_e4m3_max", _PLUMBING),
+    ("*CsfScales", _PLUMBING),
     ("*4over6*", "Girih quantises NVFP4 with one scale candidate a block"),
     ("*.topk_clusters*", "use top_k, top_k_page_table_transform or top_k_ragged_transform"),
     ("topk.*", _PLUMBING),
@@ -86,6 +89,21 @@ _ALTERNATIVES: tuple[tuple[str, str], ...] = (
     ),
     ("*gated_residual*", "use flashinfer.norm.fused_add_rmsnorm"),
     ("*rmsnorm_sigmoid_gate*", "use flashinfer.norm.rmsnorm and torch.sigmoid"),
+    ("quantization.*cake*", _PLUMBING),
+    ("quantization.*NVFP4_*", _PLUMBING),
+    ("*.env_flag_enabled", _PLUMBING),
+    ("*.nvfp4_per_token_scale_inv", "Girih's global scale is one number a tensor"),
+    ("*.nvfp4_kv_dequantize_paged", "attention reads NVFP4 pages itself; girih.dequantize takes rows"),
+    (
+        "*.nvfp4_quantize_paged_kv_cache",
+        "use nvfp4_quantize_append_paged_kv_cache; it lays V's scales out for other kernels",
+    ),
+    ("concat_ops.*", _PLUMBING),
+    ("cuda_utils.*", _PLUMBING),
+    ("sparse.convert_bsr_mask_layout", "BlockSparseAttentionWrapper.plan() takes the mask as it is"),
+    ("sampling.get_blackwell_softmax_op", _JIT),
+    (".*cake_fmha*", "use BatchDecodeWithPagedKVCacheWrapper"),
+    (".CakeFmha*", "use BatchDecodeWithPagedKVCacheWrapper"),
     ("gemm.*", _TORCH_GEMM),
     ("*gemm*", _TORCH_GEMM),
     ("*.mm_*", _TORCH_GEMM),
@@ -173,6 +191,7 @@ _ALTERNATIVES: tuple[tuple[str, str], ...] = (
     ("experimental.*", "experimental there"),
     ("mega*", _MOE),
     ("utils.*", _PLUMBING),
+    ("logits_processor.*", "the pipe's inner parts; use LogitsPipe and its processors"),
 )
 
 

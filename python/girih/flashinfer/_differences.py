@@ -18,6 +18,9 @@ DIFFERENCES: dict[str, str] = {
     "activation.gelu_and_mul": "any width (FlashInfer: a multiple of 16 bytes)",
     "activation.gelu_tanh_and_mul": "any width (FlashInfer: a multiple of 16 bytes)",
     "concat_ops.concat_mla_k": "any numbers of heads and widths; copies by PyTorch",
+    "logits_processor.LogitsPipe": "one call for all filters before a Sample; arguments that no processor takes are refused; no rules or "
+    "checks of one's own",
+    "logits_processor.LogitsProcessor": "not to be derived from",
     "norm.layernorm": "any of f32, f16, bf16 (FlashInfer: bf16 with f32 parameters)",
     "norm.rmsnorm_quant": _ROUNDED,
     "norm.fused_add_rmsnorm_quant": _ROUNDED,

@@ -37,7 +37,8 @@ class Refused:
         return False
 
     def __or__(self, other: Any) -> Any:
-        return Any  # in annotations
+        """In an annotation: anything."""
+        return Any
 
     __ror__ = __or__
 
@@ -62,7 +63,9 @@ def refusals(module: str) -> Callable[[str], Any]:
     def getattr_(name: str) -> Any:
         if name in public_names().get(module, {}):
             qualified = f"{module}.{name}" if module else name
-            return Refused(qualified, alternative(module, name))
+            # A name of the top level is refused for the reason that its own module has.
+            origin = public_names()[""][name].rpartition(".") if not module else ("", "", "")
+            return Refused(qualified, alternative(origin[0] or module, origin[2] or name))
         raise AttributeError(f"module 'girih.flashinfer{'.' + module if module else ''}' has no attribute {name!r}")
 
     return getattr_
@@ -72,7 +75,7 @@ class RefusedModule(ModuleType):
     """A module of FlashInfer of which Girih has nothing; all of its public names are refused."""
 
     def __init__(self, package: str, module: str) -> None:
-        super().__init__(f"{package}.{module}", f"Not implemented by Girih: {alternative(module, '')}.")
+        super().__init__(f"{package}.{module}", "Names of FlashInfer that Girih does not implement.")
         self.__package__ = package
         self.__path__: list[str] = []
         self._module = module

@@ -24,7 +24,9 @@ def _frequencies(
     if llama31 is None:
         radians = girih.rope_frequencies(rotary_dim, theta=theta, linear=scale)
     else:
-        radians = girih.rope_frequencies(rotary_dim, theta=theta, llama31=girih.Llama31(scale, *llama31))
+        low, high, length = llama31
+        rule = girih.Rope.Llama31(factor=scale, low_freq_factor=low, high_freq_factor=high, old_context_len=length)
+        radians = girih.rope_frequencies(rotary_dim, theta=theta, llama31=rule)
     return torch.as_tensor(radians, dtype=torch.float64).to(device)
 
 
