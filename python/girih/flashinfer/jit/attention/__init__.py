@@ -11,7 +11,7 @@ import torch
 
 from ..._jit_variant import CustomModule, hooks_of_declaration
 from ..._problem import refuse
-from ..._refused import Refused
+from ..._refused import refusals
 from . import variants as variants
 
 __all__ = [
@@ -206,9 +206,4 @@ def gen_customize_batch_pod_module(*args: Any, **kwargs: Any) -> NoReturn:
     refuse("gen_customize_batch_pod_module", "a variant of POD", "use two prefill wrappers with jit_args")
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("gen_"):
-        return Refused(
-            f"jit.attention.{name}", "Girih compiles in process when it first schedules; girih.warmup() does so ahead"
-        )
-    raise AttributeError(f"module 'girih.flashinfer.jit.attention' has no attribute {name!r}")
+__getattr__ = refusals("jit.attention")
