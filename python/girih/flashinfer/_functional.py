@@ -90,7 +90,9 @@ def single_attention(
     if scales[3] is not None and not is_quantised(k.dtype):
         refuse(function, f"kv_cache_sf with a cache of {k.dtype}", "quantise the cache or leave it out")
     given = NO_SCALES if scales == (None, None, None, None) else Scales(*scales)
-    form, stored, run_params = run_form(problem, "base2" if return_lse else "none", given, sinks, q.device, kv_layout)
+    form, stored, run_params = run_form(
+        problem, "base2" if return_lse else "none", given, sinks, q.device, kv_layout, False
+    )
     if run_params:
         params.update(run_params)
     query = q.to(compute_dtype(q.dtype, o_dtype)) if q.dtype in _FP8 else q

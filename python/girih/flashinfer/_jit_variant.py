@@ -20,7 +20,14 @@ import girih
 from ._c_subset import Bytes, Unsupported, Values, evaluate, parse, without_comments
 from ._problem import Form, Hooks, Problem, refuse
 
-__all__ = ["CustomModule", "hook_expressions", "hooks_of_declaration", "hooks_of_jit_args", "hooks_of_module", "run_arguments"]
+__all__ = [
+    "CustomModule",
+    "hook_expressions",
+    "hooks_of_declaration",
+    "hooks_of_jit_args",
+    "hooks_of_module",
+    "run_arguments",
+]
 
 _TENSOR_TYPES = {
     "float": "f32",
@@ -98,10 +105,18 @@ def parts_of(declaration: str, name: str) -> Parts:
             raise Unsupported(f"REGISTER_{macro} without a body")
         bodies[macro] = inside[brace + 1 : _matching(inside, brace) - 1]
     constructor, names = _constructor(body, name)
-    updater = re.search(r"\bGetAttentionUpdater\s*\(\s*\)\s*(?:const\s*)?{\s*return\s+(\w+)\s*<[^>]*>\s*\(([^)]*)\)\s*;\s*}", body)
+    updater = re.search(
+        r"\bGetAttentionUpdater\s*\(\s*\)\s*(?:const\s*)?{\s*return\s+(\w+)\s*<[^>]*>\s*\(([^)]*)\)\s*;\s*}", body
+    )
     if "GetAttentionUpdater" in body and updater is None:
         raise Unsupported("GetAttentionUpdater other than one return")
-    return Parts(softmax is None or softmax.group(1) == "true", constructor, names, bodies, "" if updater is None else updater.group(0))
+    return Parts(
+        softmax is None or softmax.group(1) == "true",
+        constructor,
+        names,
+        bodies,
+        "" if updater is None else updater.group(0),
+    )
 
 
 _BLOCK_COORD = ("", "qo_head_idx", "kv_head_idx", "", "", "qo_len", "kv_len", "batch_idx")
@@ -127,7 +142,13 @@ def _constructor(body: str, name: str) -> tuple[str, dict[str, str]]:
 
 
 def hooks_of_declaration(
-    tensor_names: Any, tensor_dtypes: Any, scalar_names: Any, scalar_dtypes: Any, name: str, declaration: str, where: str
+    tensor_names: Any,
+    tensor_dtypes: Any,
+    scalar_names: Any,
+    scalar_dtypes: Any,
+    name: str,
+    declaration: str,
+    where: str,
 ) -> Hooks:
     """The hooks of a variant declaration with its extra tensors and scalars; refuses what cannot be mapped."""
     tensors: list[tuple[str, str]] = []
@@ -136,7 +157,11 @@ def hooks_of_declaration(
         if kind is None:
             refuse(where, f"jit_args: a tensor of {dtype}", f"declare one of {', '.join(_TENSOR_TYPES)}")
         if str(tensor).startswith("maybe_"):
-            refuse(where, f"jit_args: {tensor}, filled in by the wrapper", "leave it out: a mask, slopes or positions of plan() need no variant")
+            refuse(
+                where,
+                f"jit_args: {tensor}, filled in by the wrapper",
+                "leave it out: a mask, slopes or positions of plan() need no variant",
+            )
         tensors.append((str(tensor), kind))
     scalars = tuple(
         (str(scalar), "integer" if str(dtype) in _INTEGER_SCALARS else "number")
@@ -164,12 +189,15 @@ def hooks_of_jit_args(jit_args: Any, jit_kwargs: Mapping[str, Any] | None, where
             refuse(where, f"jit_kwargs: pos_encoding_mode={value}", "give pos_encoding_mode to plan()")
         if name in ("use_token_head_sf", "v_sf_swizzled") and value:
             refuse(where, f"jit_kwargs: {name}", "use the wrapper without jit_args")
-    return hooks_of_declaration(*jit_args[7:13], where)
+    tensors, tensor_types, scalars, scalar_types, name, declaration = jit_args[7:13]
+    return hooks_of_declaration(tensors, tensor_types, scalars, scalar_types, name, declaration, where)
 
 
 def hooks_of_module(module: Any, where: str) -> Hooks:
     if not isinstance(module, CustomModule):
-        raise TypeError(f"{where}: jit_module is a {type(module).__name__}; must come from a gen_customize_*_module() of girih.flashinfer.jit")
+        raise TypeError(
+            f"{where}: jit_module is a {type(module).__name__}; must come from a gen_customize_*_module() of girih.flashinfer.jit"
+        )
     return module.hooks
 
 
@@ -330,13 +358,21 @@ def _to_integer(value: Any) -> Any:
 def _to_number(value: Any) -> Any:
     if not _is_expression(value):
         return float(value)
-    return value * 1.0 if _type_of(value) == "integer" else girih.select(value, 1.0, 0.0) if _type_of(value) == "boolean" else value
+    return (
+        value * 1.0
+        if _type_of(value) == "integer"
+        else girih.select(value, 1.0, 0.0)
+        if _type_of(value) == "boolean"
+        else value
+    )
 
 
 _EXPRESSIONS = Values(
     is_integer=lambda v: _type_of(v) == "integer",
     is_bool=lambda v: _type_of(v) == "boolean",
-    logical_and=lambda a, b: (a and b) if isinstance(a, bool) else (a if b else False) if isinstance(b, bool) else a & b,
+    logical_and=lambda a, b: (
+        (a and b) if isinstance(a, bool) else (a if b else False) if isinstance(b, bool) else a & b
+    ),
     logical_or=lambda a, b: (a or b) if isinstance(a, bool) else (True if b else a) if isinstance(b, bool) else a | b,
     logical_not=lambda a: not a if isinstance(a, bool) else ~a,
     select=lambda test, a, b: girih.select(test, a, b),
@@ -362,7 +398,10 @@ _EXPRESSION_FUNCTIONS: dict[str, Any] = {
     "math::ptx_rcp": lambda x: 1.0 / x,
     "math::ptx_log2": lambda x: girih.log(x) * math.log2(math.e) if _is_expression(x) else math.log2(x),
     "math::tanh": _applied("tanh"),
-    **{name: _applied(name.removesuffix("f")) for name in ("tanh", "tanhf", "exp", "expf", "log", "logf", "sqrt", "sqrtf")},
+    **{
+        name: _applied(name.removesuffix("f"))
+        for name in ("tanh", "tanhf", "exp", "expf", "log", "logf", "sqrt", "sqrtf")
+    },
     "max": lambda a, b: girih.max(a, b),
     "min": lambda a, b: girih.min(a, b),
     "fmaxf": lambda a, b: girih.max(a, b),
@@ -403,7 +442,9 @@ def _names(hooks: Hooks, window_left: int, problem: Problem | None) -> dict[str,
     heads = {"qo_head_idx": girih.q_head(), "kv_head_idx": girih.kv_head(), "batch_idx": girih.request()}
     names: dict[str, Any] = {**_CONSTANTS, **heads, "qo_len": girih.q_len(), "kv_len": girih.kv_len()}
     names.update({own: names[known] for own, known in hooks.parts.names.items()})
-    names.update(qo_idx=girih.q_idx(), kv_idx=girih.kv_pos(), logits=girih.score(), params=_params(hooks, window_left, problem))
+    names.update(
+        qo_idx=girih.q_idx(), kv_idx=girih.kv_pos(), logits=girih.score(), params=_params(hooks, window_left, problem)
+    )
     return names
 
 

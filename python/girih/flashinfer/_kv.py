@@ -125,11 +125,15 @@ def _stored_scale(value: Scale, heads: int, device: torch.device, name: str) -> 
     return "head", array, 1.0
 
 
-def _granularity_beside(problem: Problem, stored: Any, layout: str) -> tuple[str, torch.Tensor, torch.Tensor]:
+def _granularity_beside(
+    problem: Problem, stored: Any, layout: str, paged: bool
+) -> tuple[str, torch.Tensor, torch.Tensor]:
     """kv_cache_sf: blocks of a 4-bit cache, or one scale per token and head of a one-byte cache."""
     if problem.kv_dtype == torch.uint8:
         if stored is None:
             raise ValueError("kv_cache_sf must be provided for a 4-bit KV cache")
+        if not paged:
+            return "block", stored[0], stored[1]
         if isinstance(stored, (tuple, list)):
             k, v = stored
             return "block", expand_paged(k, layout, 4), expand_paged(v, layout, 4)
@@ -143,7 +147,13 @@ def _granularity_beside(problem: Problem, stored: Any, layout: str) -> tuple[str
 
 
 def run_form(
-    problem: Problem, lse: str, scales: Scales, sinks: torch.Tensor | None, device: torch.device, layout: str = "NHD"
+    problem: Problem,
+    lse: str,
+    scales: Scales,
+    sinks: torch.Tensor | None,
+    device: torch.device,
+    layout: str = "NHD",
+    paged: bool = True,
 ) -> tuple[Form, StoreScales, dict[str, Any] | None]:
     """The form of a run, the scales of its store and its run-time parameters."""
     if (
@@ -178,7 +188,7 @@ def run_form(
             output.append(("v_scale", "number"))
             params["v_scale"] = float(scales.v)
     elif problem.kv_dtype == torch.uint8 or scales.stored is not None:
-        k_gran, k_array, v_array = _granularity_beside(problem, scales.stored, layout)
+        k_gran, k_array, v_array = _granularity_beside(problem, scales.stored, layout, paged)
         v_gran = k_gran
         k_number = v_number = 1.0
         if isinstance(scales.k, torch.Tensor):

@@ -159,7 +159,7 @@ class PODWithPagedKVCacheWrapper(AttentionWrapper):
             "rope_scale": rope_scale_d,
             "rope_theta": rope_theta_d,
         }
-        changes = {name: value for name, value in given.items() if value is not None}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if changes:
             decode._problem = decode._adopted(decode._problem._replace(**changes))
         scales = with_scales(NO_SCALES, q_scale, k_scale, v_scale, None)
@@ -266,17 +266,14 @@ class BatchPODWithPagedKVCacheWrapper(AttentionWrapper):
         if self._prefill_plan is None or self._prefill._problem is None:
             raise RuntimeError("BatchPODWithPagedKVCacheWrapper.run() before plan()")
         if custom_mask_p is not None or packed_custom_mask_p is not None:
-            self._prefill.plan(
-                *self._prefill_plan["args"],
-                **self._prefill_plan["shared"],
-                custom_mask=custom_mask_p,
-                packed_custom_mask=packed_custom_mask_p,
-            )
+            masks = {"custom_mask": custom_mask_p, "packed_custom_mask": packed_custom_mask_p}
+            options: dict[str, Any] = {**self._prefill_plan["shared"], **masks}
+            self._prefill.plan(*self._prefill_plan["args"], **options)
         else:
             problem = self._prefill._problem._replace(mask="band", window_right=0 if causal_p else -1)
             self._prefill._problem = self._prefill._adopted(problem)
             self._prefill._run_params = {}
-        options: dict[str, Any] = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "return_lse": return_lse}
+        options = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "return_lse": return_lse}
         prefill = self._prefill.run(q_p, paged_kv_cache_p, **options)
         decode = self._decode.run(q_d, paged_kv_cache_d, **options)
         if return_lse:

@@ -187,14 +187,14 @@ class _BatchPrefillWrapper(AttentionWrapper):
         if batch is not None and q.shape[0] != batch.need.tokens and not self._use_cuda_graph:
             raise ValueError(f"q.shape[0] ({q.shape[0]}) does not match qo_indptr[-1] ({batch.need.tokens})")
 
-    def _finish(self, result: Any, return_lse: bool, lse: torch.Tensor | None, lse_layout: str) -> Any:
-        if not return_lse or lse_layout == "NH":
+    def _finish(self, result: Any, has_lse: bool, return_lse: bool, lse: torch.Tensor | None, lse_layout: str) -> Any:
+        """A run's result as its caller wants it; a given lse is written whether it is returned or not."""
+        if not has_lse:
             return result
-        out, nh = result
-        if lse is None:
-            return out, nh.t().contiguous()
-        lse.copy_(nh.t())
-        return out, lse
+        out, own = result
+        if lse_layout == "HN":
+            own = own.t().contiguous() if lse is None else lse.copy_(own.t())
+        return (out, own) if return_lse else out
 
     def _changed(
         self,
@@ -415,13 +415,40 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
         num_kv_heads: int,
         head_dim_qk: int,
         page_size: int,
-        *args: Any,
-        **kwargs: Any,
+        head_dim_vo: int | None = None,
+        custom_mask: torch.Tensor | None = None,
+        packed_custom_mask: torch.Tensor | None = None,
+        causal: bool = False,
+        pos_encoding_mode: str = "NONE",
+        use_fp16_qk_reduction: bool = False,
+        sm_scale: float | None = None,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        rope_scale: float | None = None,
+        rope_theta: float | None = None,
+        q_data_type: str | torch.dtype = "float16",
+        kv_data_type: str | torch.dtype | None = None,
+        o_data_type: str | torch.dtype | None = None,
+        prefix_len_ptr: torch.Tensor | None = None,
+        token_pos_in_items_ptr: torch.Tensor | None = None,
+        token_pos_in_items_len: int = 0,
+        max_item_len_ptr: torch.Tensor | None = None,
+        seq_lens: torch.Tensor | None = None,
+        seq_lens_q: torch.Tensor | None = None,
+        block_tables: torch.Tensor | None = None,
+        max_token_per_sequence: int | None = None,
+        max_sequence_kv: int | None = None,
+        fixed_split_size: int | None = None,
+        disable_split_kv: bool = False,
+        uniform_q_len: int | None = None,
     ) -> tuple[int, int]:
-        """(bytes of workspace, bytes of plan) that the wrapper holds for this batch, in memory of its own; takes what plan() takes."""
+        """(bytes of workspace, bytes of plan) that the wrapper holds for this batch, in memory of its own; plans it to know."""
         self.plan(
             qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads, num_kv_heads, head_dim_qk, page_size,
-            *args, **kwargs,
+            head_dim_vo, custom_mask, packed_custom_mask, causal, pos_encoding_mode, use_fp16_qk_reduction, sm_scale, window_left,
+            logits_soft_cap, rope_scale, rope_theta, q_data_type, kv_data_type, o_data_type, True, prefix_len_ptr,
+            token_pos_in_items_ptr, token_pos_in_items_len, max_item_len_ptr, seq_lens, seq_lens_q, block_tables,
+            max_token_per_sequence, max_sequence_kv, fixed_split_size, disable_split_kv, uniform_q_len,
         )  # fmt: skip
         workspace, plan = self._planner.sizes()
         return max(workspace, 1), max(plan, 1)
@@ -475,10 +502,11 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
             sinks = self._take_jit_arguments(args, sinks)
             args = ()
         scales = with_scales(fp8_scales(args, q, self._name), q_scale, k_scale, v_scale, kv_cache_sf)
-        kind = lse_of(lse_base) if return_lse else "none"
+        wants_lse = return_lse or lse is not None
+        kind = lse_of(lse_base) if wants_lse else "none"
         form, stored, params = run_form(problem, kind, scales, sinks, self.device, self._kv_layout)
         store = paged_store(paged_kv_cache, self._kv_layout, problem, stored)
-        given_lse = lse if return_lse and lse_layout == "NH" else None
+        given_lse = lse if lse_layout == "NH" else None
         result = self._compute(
             self._query(q, problem),
             store,
@@ -489,7 +517,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
             out=out,
             lse=given_lse,
         )
-        return self._finish(result, return_lse, lse, lse_layout)
+        return self._finish(result, wants_lse, return_lse, lse, lse_layout)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
@@ -507,13 +535,29 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
         sm_scale: float | None = None,
         rope_scale: float | None = None,
         rope_theta: float | None = None,
-        return_lse: bool = False,
     ) -> Any:
         """run() as older releases call it: these arguments replace those of plan(), for this call and those that follow."""
         self._changed(causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta)
-        return self.run(q, paged_kv_cache, k_scale=k_scale, v_scale=v_scale, return_lse=return_lse)
+        return self.run(q, paged_kv_cache, k_scale=k_scale, v_scale=v_scale)
 
-    forward_return_lse = functools.partialmethod(forward, return_lse=True)
+    def forward_return_lse(
+        self,
+        q: torch.Tensor,
+        paged_kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        causal: bool = False,
+        pos_encoding_mode: str = "NONE",
+        use_fp16_qk_reduction: bool = False,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        rope_scale: float | None = None,
+        rope_theta: float | None = None,
+    ) -> Any:
+        """forward() with its LSE."""
+        self._changed(causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta)
+        return self.run(q, paged_kv_cache, k_scale=k_scale, v_scale=v_scale, return_lse=True)
 
 
 class BatchPrefillWithRaggedKVCacheWrapper(_BatchPrefillWrapper):
@@ -685,12 +729,13 @@ class BatchPrefillWithRaggedKVCacheWrapper(_BatchPrefillWrapper):
         if o_scale is not None:
             v_scale = 1.0 / o_scale if v_scale is None else v_scale / o_scale
         scales: Scales = with_scales(fp8_scales(args, q, self._name), q_scale, k_scale, v_scale, kv_cache_sf)
-        kind = lse_of(lse_base) if return_lse else "none"
-        form, stored, params = run_form(problem, kind, scales, sinks, self.device)
+        wants_lse = return_lse or lse is not None
+        kind = lse_of(lse_base) if wants_lse else "none"
+        form, stored, params = run_form(problem, kind, scales, sinks, self.device, self._kv_layout, False)
         store = ragged_store(k, v, self._kv_layout, problem, stored)
-        given_lse = lse if return_lse and lse_layout == "NH" else None
+        given_lse = lse if lse_layout == "NH" else None
         result = self._compute(self._query(q, problem), store, form, params, out=out, lse=given_lse)
-        return self._finish(result, return_lse, lse, lse_layout)
+        return self._finish(result, wants_lse, return_lse, lse, lse_layout)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
@@ -707,13 +752,28 @@ class BatchPrefillWithRaggedKVCacheWrapper(_BatchPrefillWrapper):
         sm_scale: float | None = None,
         rope_scale: float | None = None,
         rope_theta: float | None = None,
-        return_lse: bool = False,
     ) -> Any:
         """run() as older releases call it: these arguments replace those of plan(), for this call and those that follow."""
         self._changed(causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta)
-        return self.run(q, k, v, return_lse=return_lse)
+        return self.run(q, k, v)
 
-    forward_return_lse = functools.partialmethod(forward, return_lse=True)
+    def forward_return_lse(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        causal: bool = False,
+        pos_encoding_mode: str = "NONE",
+        use_fp16_qk_reduction: bool = False,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        rope_scale: float | None = None,
+        rope_theta: float | None = None,
+    ) -> Any:
+        """forward() with its LSE."""
+        self._changed(causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta)
+        return self.run(q, k, v, return_lse=True)
 
 
 def _same_indptr(name: str, given: torch.Tensor | None, expected: IndexArray) -> None:

@@ -41,6 +41,9 @@ def test_batch_attention(causal: bool) -> None:
     # The cap of run() replaces that of plan(); 0 keeps it.
     out, _ = wrapper.run(q, batch.cache, logits_soft_cap=3.0)
     check(out[batch.rows(1)], attend(q[batch.rows(1)], *batch.keys(1), causal=causal, cap=3.0)[0])
+    out, _ = wrapper.run(q, batch.cache, k_scale=0.5, v_scale=torch.tensor([3.0]))
+    k, v = batch.keys(1)
+    check(out[batch.rows(1)], attend(q[batch.rows(1)], k * 0.5, v * 3, causal=causal, cap=7.0)[0], 4e-3)
     with pytest.raises(NotImplementedError, match="profiler"):
         wrapper.run(q, batch.cache, profiler_buffer=q)
     wrapper.plan(*tables, 4, 2, 64, 64, 16, q_data_type=torch.float16, kv_data_type=torch.float16)

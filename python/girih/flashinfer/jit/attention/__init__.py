@@ -11,6 +11,7 @@ import torch
 
 from ..._jit_variant import CustomModule, hooks_of_declaration
 from ..._problem import refuse
+from ..._refused import refusals
 from . import variants as variants
 
 __all__ = [
@@ -37,7 +38,11 @@ def _module(
     pos_encoding_mode: int,
 ) -> CustomModule:
     if pos_encoding_mode != 0:
-        refuse(function, f"pos_encoding_mode={pos_encoding_mode}", "let the variant apply it, or use a wrapper without jit_args")
+        refuse(
+            function,
+            f"pos_encoding_mode={pos_encoding_mode}",
+            "let the variant apply it, or use a wrapper without jit_args",
+        )
     hooks = hooks_of_declaration(
         tensor_names, tensor_dtypes, scalar_names, scalar_dtypes, variant_name, variant_decl, function
     )
@@ -199,3 +204,6 @@ def gen_customize_pod_module(*args: Any, **kwargs: Any) -> NoReturn:
 def gen_customize_batch_pod_module(*args: Any, **kwargs: Any) -> NoReturn:
     """Refused: as gen_customize_pod_module()."""
     refuse("gen_customize_batch_pod_module", "a variant of POD", "use two prefill wrappers with jit_args")
+
+
+__getattr__ = refusals("jit.attention")
