@@ -728,7 +728,7 @@ TEST_F(CudaHost, SamplingIsRefused) {
   SampleArgs args;
   args.input = TensorView(logits.data(), DType::f32, {1, 8}, context_->device());
   args.tokens = TensorView(tokens.data(), DType::i32, {1}, context_->device());
-  expect_refused([&] { sample(*context_, args); }, "sample: the context is for cuda:0; sampling runs on the CPU only so far");
+  expect_refused([&] { sample(*context_, args); }, "sample: the context is for cuda:0; this operator runs on the CPU only so far");
 }
 
 TEST(CudaHostEnd, EverythingIsGivenBack) { EXPECT_EQ(count("fake_cuda_num_alive"), 0); }

@@ -223,6 +223,53 @@ TEST(Replay, VerifiesEveryKvTypeAndModel) {
   }
 }
 
+// What is beside attention neither disturbs it nor goes untimed.
+TEST(Replay, FullStepsRunEverythingBesideAttention) {
+  const Context context({.num_workers = 2});
+  ReplayOptions options = small_options();
+  const ReplayResult plain = replay(context, shared_trace(), options);
+  options.full_step = true;
+  options.num_layers = 1;
+  options.model.hidden_size = 64;
+  options.model.intermediate_size = 96;
+  options.model.experts_per_token = 2;
+  options.model.vocab_size = 1000;
+  options.model.rotary_dim = 16;
+  const ReplayResult full = replay(context, shared_trace(), options);
+  EXPECT_TRUE(full.verify.passed()) << full.verify.worst;
+  ASSERT_EQ(full.digests.size(), plain.digests.size());
+  for (const auto& [request, digest] : plain.digests) EXPECT_EQ(full.digests.at(request).sum, digest.sum);
+  LayerSeconds all;
+  for (const StepRecord& step : full.steps) {
+    EXPECT_GT(step.beside.norm, 0);
+    EXPECT_GT(step.beside.rope, 0);
+    EXPECT_GT(step.beside.activation, 0);
+    EXPECT_GT(step.seconds(), step.append_seconds + step.plan_seconds + step.run_seconds);
+    all += step.beside;
+  }
+  EXPECT_GT(all.sampling, 0);
+  EXPECT_EQ(plain.steps.front().beside.total(), 0);
+  const ReplaySummary summary = summarise(full, {});
+  EXPECT_NE(summary_text(full, summary, {}).find("sampling"), std::string::npos);
+  EXPECT_TRUE(summary_json(full, summary, {}, {})["rows"][0].contains("beside"));
+}
+
+// Every model's shapes, rotations of a part and experts among them.
+TEST(Replay, FullStepsOfEveryModel) {
+  const Context context({.num_workers = 2});
+  Trace trace{.source = "test", .format = "test", .requests = {request(20, 2), request(7, 3)}};
+  for (const ModelPreset& model : model_presets()) {
+    ReplayOptions options{.model = model};
+    options.token_budget = 16;
+    options.max_batch = 2;
+    options.full_step = true;
+    options.verify = 4;
+    const ReplayResult result = replay(context, trace, options);
+    EXPECT_TRUE(result.verify.passed()) << model.name;
+    EXPECT_EQ(result.finished_requests, 2) << model.name;
+  }
+}
+
 TEST(Replay, StopsWhereAsked) {
   const Context context({.num_workers = 1});
   ReplayOptions options = small_options();

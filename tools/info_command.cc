@@ -7,6 +7,7 @@
 #include "base/env.h"
 #include "cuda/driver.h"
 #include "girih/attention.h"
+#include "girih/capabilities.h"
 #include "girih/context.h"
 #include "girih/error.h"
 #include "girih/version.h"
@@ -113,6 +114,10 @@ Json collect_info() {
     attention.push_back({{"family", row.family}, {"max_head_dim", row.max_head_dim}, {"kv_dtypes", types}, {"features", row.features}});
   }
   info["attention"] = attention;
+  Json operators = Json::array();
+  for (const OperatorCapability& row : operator_capabilities())
+    operators.push_back({{"op", row.op}, {"cpu", row.cpu}, {"cuda", row.cuda}, {"reads", row.reads}, {"writes", row.writes}});
+  info["operators"] = operators;
   add_cuda_info(info);
   Json environment = Json::array();
   for (const EnvVariable& variable : env_variables()) {
@@ -170,6 +175,15 @@ void print_info(const Json& info) {
     row("attention", fmt::format("{}: KV types {}; head_dim up to {}", family["family"].get<std::string>(), join(family["kv_dtypes"]),
                                  family["max_head_dim"].get<int>()));
   }
+  std::string everywhere, cpu_only, cuda_only;
+  for (const Json& op : info["operators"]) {
+    const bool cpu = op["cpu"].get<bool>(), cuda = op["cuda"].get<bool>();
+    std::string& list = cpu && cuda ? everywhere : (cpu ? cpu_only : cuda_only);
+    list += (list.empty() ? "" : ", ") + op["op"].get<std::string>();
+  }
+  row("operators", "CPU and CUDA: " + everywhere);
+  if (!cpu_only.empty()) row("", "CPU: " + cpu_only);
+  if (!cuda_only.empty()) row("", "CUDA: " + cuda_only);
   print_cuda_info(info);
   for (const Json& variable : info["environment"]) {
     const Json& value = variable["value"];

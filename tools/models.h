@@ -1,4 +1,4 @@
-// Attention shapes of published models, for `girih replay --model`. Heads, dims, masks and caps as in each model's published
+// Shapes of published models, for `girih replay --model`. Heads, dims, masks and caps as in each model's published
 // configuration; weights play no part, since the data is random.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "girih/activation.h"
 #include "girih/attention.h"
 
 namespace girih::tools {
@@ -23,6 +24,15 @@ struct ModelPreset {
   std::int64_t windows[2] = {0, 0};  ///< keys visible including self in even and odd layers; 0 = all
   float soft_cap = 0;                ///< 0 = none
   bool sinks = false;                ///< a learned logit per query head
+
+  // What is beside attention, for --full-step.
+  std::int64_t hidden_size = 4096;
+  std::int64_t intermediate_size = 14336;  ///< of the feed-forward part, or of one expert
+  std::int64_t experts_per_token = 1;      ///< shared ones included
+  std::int64_t vocab_size = 128256;
+  int rotary_dim = 128;
+  double rope_theta = 500000;
+  Activation activation = Activation::silu;
 };
 
 std::span<const ModelPreset> model_presets();

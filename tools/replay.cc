@@ -32,7 +32,8 @@ constexpr const char* kDescription =
     "Traces are the Azure LLM inference CSV or Mooncake JSON lines; without one, a built-in workload drawn from the quantiles of the\n"
     "Azure conversation trace 2023 (Azure Public Dataset, CC-BY 4.0; Patel et al., ISCA 2024).";
 constexpr const char* kFooter =
-    "Times are of attention only: append, plan and run; no weights, no sampling. Ctrl-C ends after the current step and prints what was\n"
+    "Times are of attention only (append, plan and run), or with --full-step of everything in a step but the GEMMs. Ctrl-C ends after the "
+    "current step and prints what was\n"
     "measured so far.\n"
     "Exit codes: 0 ok, 1 --verify or --compare found a difference, 2 usage, 3 bad input file, 4 runtime error, 130 interrupted.";
 
@@ -229,6 +230,8 @@ void add_engine_options(CLI::App& app, Command& command) {
   app.add_flag("--no-sharing", command.no_sharing, "Every request computes and holds its own prefix, one segment");
   app.add_flag("--batch-invariant", options.batch_invariant,
                "A row's bits depend on its own request only; shared prefixes are then not read as a cascade");
+  app.add_flag("--full-step", options.full_step,
+               "Also the norms, RoPE, activation and sampling of a step, on data of their own; still no GEMMs");
   app.add_option("--backend", command.backend, "cpu, or cuda: CUDA device 0")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   app.add_option("--workers", command.workers, "CPU workers; 0 = all CPUs")->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_option("--cpus", command.cpus, "Bind worker W to the W-th of these CPUs, e.g. 0,2,4,6 (the calling thread is not bound)")

@@ -75,6 +75,8 @@ class Replayer {
   void fill_queries(int layer);
   void put_rows(int layer);
   void append_keys(int layer);
+  void begin_layers();
+  std::int64_t num_yielding() const;
   void attend(int layer);
   TensorView key_rows() const;
   TensorView value_rows() const;
@@ -100,7 +102,8 @@ class Replayer {
   AttentionSpec spec_;  // of the first kind: shapes and types are those of all
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<LayerPool> pools_;
-  std::unique_ptr<ReplayDevice> device_;  // where the context is on a GPU: pools_ then hold what was fetched last
+  std::unique_ptr<ReplayDevice> device_;   // where the context is on a GPU: pools_ then hold what was fetched last
+  std::unique_ptr<LayerOperators> layer_;  // of full steps
   std::unique_ptr<Verifier> verifier_;
   std::unique_ptr<DigestTable> digests_;
   Buffer q_, o_, lse_, k_, v_, workspace_;
@@ -126,6 +129,7 @@ Replayer::Replayer(const Context& context, const Trace& trace, const ReplayOptio
   require_at_least(options.verify, 0, "--verify");
   result_.source = trace.source;
   result_.format = trace.format;
+  result_.backend = context.device().kind == DeviceKind::cuda ? "cuda" : "cpu";
   result_.options = options;
   result_.requests = select_requests(trace, options);
   if (result_.requests.empty()) refuse("the trace has no requests");
@@ -173,6 +177,10 @@ Replayer::Replayer(const Context& context, const Trace& trace, const ReplayOptio
     const TensorView k(k_.data(), rows_.dtype(), {1, spec_.num_kv_heads, spec_.head_dim_qk});
     const TensorView v(v_.data(), rows_.dtype(), {1, spec_.num_kv_heads, spec_.head_dim_vo});
     device_->warm_up(k, spec_.v_is_k ? TensorView() : v);
+  }
+  if (options.full_step) {
+    layer_ = std::make_unique<LayerOperators>(context, result_.options.model, rows_.dtype(), tokens, options.max_batch, limits.max_kv_len,
+                                              options.seed);
   }
   verifier_ = std::make_unique<Verifier>(result_.options.model, rows_, sinks_, options.page_size, options.verify);
   if (options.digests) {
@@ -245,6 +253,19 @@ TensorView Replayer::lse_rows() const { return TensorView(lse_.data(), DType::f3
 void Replayer::append_keys(int layer) {
   if (device_) return device_->append(layer, batch_.append(), key_rows(), value_rows());
   append(context_, pools_[layer].store(), batch_.append(), key_rows(), {}, value_rows());
+}
+
+/// Gives the operators beside attention the step's positions.
+void Replayer::begin_layers() {
+  std::vector<std::int32_t> positions;
+  for (const StepEntry& entry : entries_)
+    for (std::int64_t position = entry.begin; position < entry.kv_len(); ++position)
+      positions.push_back(static_cast<std::int32_t>(position));
+  layer_->begin_step(positions);
+}
+
+std::int64_t Replayer::num_yielding() const {
+  return std::count_if(entries_.begin(), entries_.end(), [](const StepEntry& entry) { return entry.yields_token(); });
 }
 
 void Replayer::attend(int layer) {
@@ -399,6 +420,7 @@ bool Replayer::step() {
     if (device_) device_->upload(kind, kinds_[kind].plan);
   }
   record.plan_seconds = seconds_since(plan_start);
+  if (layer_) begin_layers();
   std::vector<VerifySample> samples = choose_samples();
   for (int layer = 0; layer < options_.num_layers; ++layer) {
     fill_keys(layer);
@@ -412,8 +434,10 @@ bool Replayer::step() {
     const Clock::time_point run_start = Clock::now();
     attend(layer);
     record.run_seconds += seconds_since(run_start);
+    if (layer_) layer_->run_layer(record.beside);
     check_layer(layer, samples);
   }
+  if (layer_) layer_->sample_tokens(num_yielding(), record.beside);
   if (device_) record.kernel_seconds = device_->take_kernel_seconds();
   account(record);
   keep_picture(record);

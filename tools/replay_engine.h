@@ -1,5 +1,6 @@
 // The replay itself: each step is scheduled, its new keys and values appended, planned, and run in every layer. Times are of append, plan
-// and run alone ("attention only"): making random data and checking results are left out of every figure.
+// and run alone ("attention only"), of a full step also of what a layer does beside attention: making random data and checking results are
+// left out of every figure.
 #pragma once
 
 #include <array>
@@ -15,6 +16,7 @@
 #include "tools/models.h"
 #include "tools/plan_report.h"
 #include "tools/replay_digest.h"
+#include "tools/replay_layer.h"
 #include "tools/replay_scheduler.h"
 #include "tools/replay_verify.h"
 #include "tools/trace.h"
@@ -37,6 +39,7 @@ struct ReplayOptions {
   bool real_time = false;        ///< requests arrive at their timestamps
   bool batch_invariant = false;  ///< prefixes are shared in the pool, but read as one segment: cascade levels would have to meet
                                  ///< where only the spec may cut
+  bool full_step = false;        ///< norms, RoPE, activation and sampling too, on data of their own
   std::int64_t verify = 0;       ///< samples
   bool digests = false;
   std::int64_t picture_step = -1;  ///< whose work is kept for the report; -1 = the step that took longest
@@ -57,7 +60,8 @@ struct StepRecord {
   double bytes = 0;                    ///< KV, Q and O that attention must move
   double flops = 0;
   std::array<ListBalance, attention::kNumClasses> balance;  ///< of the plan's lists; the worst plan's where a step has several
-  double seconds() const { return append_seconds + plan_seconds + run_seconds; }
+  LayerSeconds beside{};                                    ///< of a full step; zeros otherwise
+  double seconds() const { return append_seconds + plan_seconds + run_seconds + beside.total(); }
 };
 
 /// One step's work list, for the picture.
@@ -73,6 +77,7 @@ struct WorkPicture {
 
 struct ReplayResult {
   std::string source, format;
+  std::string backend;  ///< cpu, cuda
   ReplayOptions options{};
   std::vector<TraceRequest> requests;  ///< as replayed: limited and clipped
   std::string schedule_key;

@@ -30,6 +30,7 @@ ReplaySummary summarise(const ReplayResult& result, const MachineCeilings& ceili
     s.plan_seconds += step.plan_seconds;
     s.run_seconds += step.run_seconds;
     s.kernel_seconds += step.kernel_seconds;
+    s.beside += step.beside;
     s.prefill_tokens += step.prefill_tokens;
     s.decode_tokens += step.decode_tokens;
     s.flat_keys += step.flat_keys;
@@ -50,13 +51,14 @@ ReplaySummary summarise(const ReplayResult& result, const MachineCeilings& ceili
     plans.push_back(step.plan_seconds);
   }
   s.attention_seconds = s.append_seconds + s.plan_seconds + s.run_seconds;
+  s.step_seconds_sum = s.attention_seconds + s.beside.total();
   s.step_seconds = percentiles(std::move(step_seconds));
   s.decode_step_seconds = percentiles(std::move(decode_steps));
   s.plan_seconds_per_step = percentiles(std::move(plans));
   s.token_gap_seconds = percentiles(result.token_gaps);
-  if (s.attention_seconds > 0) {
-    s.prefill_rate = static_cast<double>(s.prefill_tokens) / s.attention_seconds;
-    s.decode_rate = static_cast<double>(s.decode_tokens) / s.attention_seconds;
+  if (s.step_seconds_sum > 0) {
+    s.prefill_rate = static_cast<double>(s.prefill_tokens) / s.step_seconds_sum;
+    s.decode_rate = static_cast<double>(s.decode_tokens) / s.step_seconds_sum;
   }
   if (s.run_seconds > 0) {
     s.bytes_per_second = bytes / s.run_seconds;
@@ -156,19 +158,26 @@ std::string verify_text(const VerifyResult& v) {
 
 std::string summary_text(const ReplayResult& result, const ReplaySummary& s, const MachineCeilings& ceilings) {
   std::string text = fmt::format("{}\n{}\n", describe_run(result), describe_model(result));
-  text += fmt::format("attention only: append, plan and run, without weights, sampling or the making of data\n\n");
-  text += fmt::format("  throughput      prefill {:>9.0f} tokens/s   decode {:>7.0f} tokens/s   over {} of attention\n", s.prefill_rate,
-                      s.decode_rate, show_seconds(s.attention_seconds));
+  const bool full = result.options.full_step;
+  text += full ? "full steps but for the GEMMs: plan, and in each layer append, attention, norms, RoPE and activation; sampling\n\n"
+               : "attention only: append, plan and run, without weights, sampling or the making of data\n\n";
+  text += fmt::format("  throughput      prefill {:>9.0f} tokens/s   decode {:>7.0f} tokens/s   over {} of {}\n", s.prefill_rate,
+                      s.decode_rate, show_seconds(s.step_seconds_sum), full ? "steps" : "attention");
   text +=
       fmt::format("  tokens          prefill {:>9}            decode {:>7}\n", show_count(s.prefill_tokens), show_count(s.decode_tokens));
   text += fmt::format("  step            {}\n", percentile_line(s.step_seconds));
   text += fmt::format("  decode step     {}\n", percentile_line(s.decode_step_seconds));
   text += fmt::format("  between tokens  {}\n", percentile_line(s.token_gap_seconds));
   text += fmt::format("  plan            {}\n", percentile_line(s.plan_seconds_per_step));
-  text += fmt::format("  share of time   run {:.1f} %, append {:.1f} %, plan {:.1f} %\n", percent(s.run_seconds, s.attention_seconds),
-                      percent(s.append_seconds, s.attention_seconds), percent(s.plan_seconds, s.attention_seconds));
+  const auto share = [&](double seconds) { return percent(seconds, s.step_seconds_sum); };
+  text += fmt::format("  share of time   run {:.1f} %, append {:.1f} %, plan {:.1f} %\n", share(s.run_seconds), share(s.append_seconds),
+                      share(s.plan_seconds));
+  if (full) {
+    text += fmt::format("                  norms {:.1f} %, RoPE {:.1f} %, activation {:.1f} %, sampling {:.1f} %\n", share(s.beside.norm),
+                        share(s.beside.rope), share(s.beside.activation), share(s.beside.sampling));
+  }
   if (s.kernel_seconds > 0) {
-    text += fmt::format("  on the GPU      kernels of append and run take {:.1f} % of that time\n",
+    text += fmt::format("  on the GPU      kernels of append and run take {:.1f} % of the time of append, plan and run\n",
                         percent(s.kernel_seconds, s.attention_seconds));
   }
   text += fmt::format("  bandwidth       {:.2f} GB/s of {:.2f} measured reading memory\n", s.bytes_per_second / 1e9,
@@ -208,6 +217,13 @@ nlohmann::ordered_json balance_json(const ReplaySummary& s, const ReplayResult& 
   return json;
 }
 
+nlohmann::ordered_json beside_json(const LayerSeconds& beside) {
+  return {{"norm_seconds", beside.norm},
+          {"rope_seconds", beside.rope},
+          {"activation_seconds", beside.activation},
+          {"sampling_seconds", beside.sampling}};
+}
+
 nlohmann::ordered_json steps_json(const ReplayResult& result) {
   nlohmann::ordered_json steps = nlohmann::ordered_json::array();
   for (const StepRecord& step : result.steps) {
@@ -226,6 +242,7 @@ nlohmann::ordered_json steps_json(const ReplayResult& result) {
                      {"bytes", step.bytes},
                      {"flops", step.flops},
                      {"balance", balance_json(step, result)}});
+    if (result.options.full_step) steps.back()["beside"] = beside_json(step.beside);
   }
   return steps;
 }
@@ -246,7 +263,7 @@ nlohmann::ordered_json summary_json(const ReplayResult& result, const ReplaySumm
   json["rows"] = nlohmann::ordered_json::array();
   json["rows"].push_back({{"op", "replay"},
                           {"case", result.settings},
-                          {"backend", "cpu"},
+                          {"backend", result.backend},
                           {"seconds", s.attention_seconds},
                           {"bytes", s.bytes_per_second * s.run_seconds},
                           {"flops", s.flops_per_second * s.run_seconds},
@@ -254,6 +271,7 @@ nlohmann::ordered_json summary_json(const ReplayResult& result, const ReplaySumm
                           {"plan_seconds", s.plan_seconds},
                           {"host_seconds", s.plan_seconds},
                           {"peers", nlohmann::ordered_json::array()}});
+  if (result.options.full_step) json["rows"].back()["beside"] = beside_json(s.beside);
   const VerifyResult& v = result.verify;
   json["replay"] = {{"source", result.source},
                     {"format", result.format},
@@ -266,6 +284,7 @@ nlohmann::ordered_json summary_json(const ReplayResult& result, const ReplaySumm
                     {"max_batch", result.options.max_batch},
                     {"sharing", result.options.sharing},
                     {"batch_invariant", result.options.batch_invariant},
+                    {"full_step", result.options.full_step},
                     {"seed", result.options.seed},
                     {"schedule", result.schedule_key},
                     {"num_units", result.num_units},

@@ -21,10 +21,12 @@ Percentiles percentiles(std::vector<double> values);
 
 struct ReplaySummary {
   double attention_seconds = 0;  ///< append + plan + run of all steps
+  double step_seconds_sum = 0;   ///< that and, of full steps, what is beside attention
   double append_seconds = 0, plan_seconds = 0, run_seconds = 0;
+  LayerSeconds beside{};      ///< of full steps
   double kernel_seconds = 0;  ///< on a GPU: of append and run, by its events
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
-  double prefill_rate = 0, decode_rate = 0;  ///< tokens per second of attention
+  double prefill_rate = 0, decode_rate = 0;  ///< tokens per second of steps
   Percentiles step_seconds, decode_step_seconds, token_gap_seconds, plan_seconds_per_step;
   double bytes_per_second = 0, flops_per_second = 0;  ///< of run
   double peak_flops = 0;                              ///< the ceiling that applies to the types in use

@@ -73,8 +73,8 @@ std::string summary_table(const ReplayResult& result, const ReplaySummary& s) {
   rows += row("Kernel", result.schedule_key);
   rows += row("Batching", fmt::format("token budget {}, at most {} running{}", show_count(result.options.token_budget),
                                       result.options.max_batch, result.options.batch_invariant ? ", batch invariant" : ""));
-  rows += row("Tokens", fmt::format("{} prefill, {} decode, over {} of attention", show_count(s.prefill_tokens),
-                                    show_count(s.decode_tokens), show_seconds(s.attention_seconds)));
+  rows += row("Tokens", fmt::format("{} prefill, {} decode, over {} of {}", show_count(s.prefill_tokens), show_count(s.decode_tokens),
+                                    show_seconds(s.step_seconds_sum), result.options.full_step ? "steps without GEMMs" : "attention"));
   rows += row("Step", percentile_text(s.step_seconds));
   rows += row("Decode step", percentile_text(s.decode_step_seconds));
   rows += row("Between tokens", percentile_text(s.token_gap_seconds));

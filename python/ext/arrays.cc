@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "bind.h"
-#include "dlpack_abi.h"
+#include "exchange.h"
 
 namespace girih::python {
 namespace {
@@ -91,18 +91,19 @@ TensorView view_of(const dlpack::Tensor& t, std::string_view name) {
   return view;
 }
 
-const dlpack::Exchange* exchange_of(nb::handle object) {
-  const nb::object capsule = attribute(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))), "__dlpack_c_exchange_api__");
-  if (!capsule.is_valid() || !PyCapsule_CheckExact(capsule.ptr())) return nullptr;
-  auto* table = static_cast<const dlpack::Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-  if (table == nullptr) PyErr_Clear();
-  while (table != nullptr && table->version.major != 1) table = table->previous;
-  return table;
+/// A tensor whose gradient is being recorded would silently lose it here. Parameters under no_grad() or inference_mode() are fine.
+void refuse_gradient(nb::handle object, std::string_view name) {
+  const nb::object wanted = attribute(object, "requires_grad");
+  if (!wanted.is_valid() || wanted.ptr() != Py_True) return;
+  const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
+  if (!torch.is_valid() || !nb::cast<bool>(torch.attr("is_grad_enabled")())) return;
+  bad_value(name, "requires a gradient, which girih does not compute; call it under torch.no_grad(), or give tensor.detach()");
 }
 
 bool from_exchange(Array& out, nb::handle object, std::string_view name) {
   const dlpack::Exchange* table = exchange_of(object);
   if (table == nullptr || table->tensor_from_object == nullptr) return false;
+  refuse_gradient(object, name);
   dlpack::Tensor t{};
   if (table->tensor_from_object(object.ptr(), &t) != 0) chain(name);
   out.view = view_of(t, name);
@@ -235,6 +236,15 @@ bool from_capsule(Array& out, nb::handle object, std::string_view name, Access a
 }
 
 }  // namespace
+
+const dlpack::Exchange* exchange_of(nb::handle object) {
+  const nb::object capsule = attribute(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))), "__dlpack_c_exchange_api__");
+  if (!capsule.is_valid() || !PyCapsule_CheckExact(capsule.ptr())) return nullptr;
+  auto* table = static_cast<const dlpack::Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (table == nullptr) PyErr_Clear();
+  while (table != nullptr && table->version.major != 1) table = table->previous;
+  return table;
+}
 
 Array array(nb::handle object, std::string_view name, Access access) {
   Array out;

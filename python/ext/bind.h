@@ -17,6 +17,8 @@ namespace nb = nanobind;
 
 void bind_errors(nb::module_& m);
 void bind_context(nb::module_& m);
+void bind_variant(nb::module_& m);
+void bind_attention(nb::module_& m);
 
 /// Anything that array() takes; how it is called in signatures.
 class ArrayLike : public nb::object {

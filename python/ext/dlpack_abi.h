@@ -60,7 +60,9 @@ struct ManagedVersioned {
 struct Exchange {
   Version version;
   Exchange* previous;
-  void* allocate;
+  // A tensor of the prototype's dtype, device and shape; on failure calls set_error with the name of a Python exception and its text.
+  int (*allocate)(Tensor* prototype, ManagedVersioned** out, void* context,
+                  void (*set_error)(void* context, const char* kind, const char* text));
   int (*managed_from_object)(void* object, ManagedVersioned** out);
   int (*object_from_managed)(ManagedVersioned* tensor, void** object);
   int (*tensor_from_object)(void* object, Tensor* out);  // what `out` points to lives as long as the object does; may be null

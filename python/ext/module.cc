@@ -7,4 +7,6 @@ NB_MODULE(_girih, m) {
   m.attr("__version__") = girih::kVersion;
   girih::python::bind_errors(m);
   girih::python::bind_context(m);
+  girih::python::bind_variant(m);
+  girih::python::bind_attention(m);
 }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-__all__ = ["ArrayLike", "DTypeLike", "DeviceLike", "StreamLike", "SupportsDLPack"]
+if TYPE_CHECKING:
+    from ._girih import Expr
+
+__all__ = ["ArrayLike", "DTypeLike", "DeviceLike", "ExprLike", "IndicesLike", "Params", "StreamLike", "SupportsDLPack"]
 
 
 @runtime_checkable
@@ -24,3 +28,9 @@ DTypeLike: TypeAlias = Any
 DeviceLike: TypeAlias = Any
 #: A CUstream as an int, or an object with `cuda_stream` or `__cuda_stream__`.
 StreamLike: TypeAlias = Any
+#: An expression, or a constant in one: bool, int, float, a scalar of NumPy or PyTorch.
+ExprLike: TypeAlias = "Expr | bool | int | float | Any"
+#: An int32 or int64 array in host memory (numpy.ndarray, torch.Tensor on the CPU), or a sequence of ints.
+IndicesLike: TypeAlias = Any
+#: Values of a variant's parameters by name: numbers and arrays.
+Params: TypeAlias = "Mapping[str, float | ArrayLike]"

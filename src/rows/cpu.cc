@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/capabilities.h"
 #include "base/error.h"
 #include "base/math.h"
 #include "base/numeric.h"
@@ -388,6 +389,7 @@ void run_on_cpu(const Context& context, const Launch& launch) {
 }
 
 void run(const Context& context, std::string_view op, const Launch& launch, void* stream) {
+  require_backend(context, op);
   if (context.device().kind == DeviceKind::cuda) return run_on_device(context, op, launch, stream);
   if (stream != nullptr) fail(Code::invalid_argument, op, "stream is given; the context is for the CPU");
   run_on_cpu(context, launch);

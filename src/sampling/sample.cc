@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/capabilities.h"
 #include "base/error.h"
 #include "base/numeric.h"
 #include "cpu/thread_pool.h"
@@ -160,7 +161,7 @@ void mask_row(Row& row, const abi::SampleParams& p, DType type, std::int64_t r) 
 void sample(const Context& context, const SampleArgs& args) {
   const abi::SampleParams p = sampling::check_sample(context, args);
   if (p.rows == 0) return;
-  sampling::need_cpu(context, "sample");
+  require_backend(context, "sample");
   sampling::for_each_row(
       context, p.rows, [&] { return Sampler(p, args.input.dtype, sampling::cpu_kernels(context.cpu_target())); },
       [](Sampler& sampler, std::int64_t r) { sampler.run(r); });
@@ -170,7 +171,7 @@ void softmax(const Context& context, const TensorView& logits, const RowFloat& t
   abi::SampleParams p = sampling::check_rows(context, {"softmax", "logits", logits, out, false, false, stream});
   p.temperature = sampling::row_float("softmax", "temperature", context, temperature, p.rows, sampling::FloatRule::temperature);
   if (p.rows == 0) return;
-  sampling::need_cpu(context, "softmax");
+  require_backend(context, "softmax");
   sampling::for_each_row(
       context, p.rows, [&] { return Row(sampling::cpu_kernels(context.cpu_target()), p.vocab); },
       [&](Row& row, std::int64_t r) { softmax_row(row, p, logits.dtype, r); });
@@ -180,7 +181,7 @@ void top_p_renorm_probs(const Context& context, const TensorView& probs, const R
   abi::SampleParams p = sampling::check_rows(context, {"top_p_renorm_probs", "probs", probs, out, true, false, stream});
   p.top_p = sampling::row_float("top_p_renorm_probs", "top_p", context, top_p, p.rows, sampling::FloatRule::top_p);
   if (p.rows == 0) return;
-  sampling::need_cpu(context, "top_p_renorm_probs");
+  require_backend(context, "top_p_renorm_probs");
   sampling::for_each_row(
       context, p.rows, [&] { return Row(sampling::cpu_kernels(context.cpu_target()), p.vocab); },
       [&](Row& row, std::int64_t r) { renorm_row(row, p, probs.dtype, r, {.top_p = p.top_p.at(r)}); });
@@ -190,7 +191,7 @@ void top_k_renorm_probs(const Context& context, const TensorView& probs, const R
   abi::SampleParams p = sampling::check_rows(context, {"top_k_renorm_probs", "probs", probs, out, true, false, stream});
   p.top_k = sampling::row_int("top_k_renorm_probs", "top_k", context, top_k, p.rows);
   if (p.rows == 0) return;
-  sampling::need_cpu(context, "top_k_renorm_probs");
+  require_backend(context, "top_k_renorm_probs");
   sampling::for_each_row(
       context, p.rows, [&] { return Row(sampling::cpu_kernels(context.cpu_target()), p.vocab); },
       [&](Row& row, std::int64_t r) { renorm_row(row, p, probs.dtype, r, {.top_k = p.top_k.at(r)}); });
@@ -200,7 +201,7 @@ void top_k_mask_logits(const Context& context, const TensorView& logits, const R
   abi::SampleParams p = sampling::check_rows(context, {"top_k_mask_logits", "logits", logits, out, false, true, stream});
   p.top_k = sampling::row_int("top_k_mask_logits", "top_k", context, top_k, p.rows);
   if (p.rows == 0) return;
-  sampling::need_cpu(context, "top_k_mask_logits");
+  require_backend(context, "top_k_mask_logits");
   sampling::for_each_row(
       context, p.rows, [&] { return Row(sampling::cpu_kernels(context.cpu_target()), p.vocab); },
       [&](Row& row, std::int64_t r) { mask_row(row, p, logits.dtype, r); });

@@ -1,6 +1,7 @@
 // chain_speculative_sample(): a request's chain of drafts is walked until one is not accepted; then one row is drawn from.
 #include <bit>
 
+#include "base/capabilities.h"
 #include "base/numeric.h"
 #include "sampling/check.h"
 #include "sampling/row.h"
@@ -84,7 +85,7 @@ class Chain {
 void chain_speculative_sample(const Context& context, const SpeculativeArgs& args) {
   const abi::SpeculativeParams p = sampling::check_speculative(context, args);
   if (p.batch == 0) return;
-  sampling::need_cpu(context, "chain_speculative_sample");
+  require_backend(context, "chain_speculative_sample");
   sampling::for_each_row(
       context, p.batch, [&] { return Chain(p, args.target_probs.dtype, sampling::cpu_kernels(context.cpu_target())); },
       [](Chain& chain, std::int64_t b) { chain.run(b); });

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/capabilities.h"
 #include "base/numeric.h"
 #include "sampling/check.h"
 #include "sampling/row.h"
@@ -67,7 +68,7 @@ class Selector {
 void top_k(const Context& context, const TopKArgs& args) {
   const abi::TopKParams p = sampling::check_top_k(context, args);
   if (p.rows == 0) return;
-  sampling::need_cpu(context, "top_k");
+  require_backend(context, "top_k");
   sampling::for_each_row(
       context, p.rows, [&] { return Selector(p, args.input.dtype, sampling::cpu_kernels(context.cpu_target())); },
       [](Selector& selector, std::int64_t r) { selector.run(r); });

@@ -4,17 +4,10 @@
 
 #include <cstdint>
 
-#include "base/error.h"
 #include "cpu/thread_pool.h"
 #include "girih/context.h"
 
 namespace girih::sampling {
-
-/// The kernels have so far run under the emulator only.
-inline void need_cpu(const Context& context, std::string_view op) {
-  if (context.device().kind != DeviceKind::cpu)
-    fail(Code::unsupported, op, "the context is for {}; sampling runs on the CPU only so far", name(context.device()));
-}
 
 /// Calls f(state, row) for every row; make() gives a worker its state.
 template <typename Make, typename F>

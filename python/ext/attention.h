@@ -1,0 +1,40 @@
+// Attention's descriptions as Python objects: a Segment keeps the host arrays that it points to.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "bind.h"
+#include "girih/attention.h"
+#include "indices.h"
+#include "kv_store.h"
+
+namespace girih::python {
+
+struct PySegment {
+  HostIndices qo_indptr, kv_indptr, kv_len, kv_pos, page_pos, kv_rope_pos;
+  KvSegment segment{};  ///< points into the above
+};
+
+/// Values by name, {name: number | array}, for the parameters of a schedule's variant. Keeps the arrays alive while it lives; `names`
+/// belong to the dict.
+class Params {
+ public:
+  Params(nb::handle dict, const Schedule& schedule);
+  std::span<const ParamValue> values() const { return values_; }
+
+ private:
+  std::vector<ParamValue> values_;
+  std::vector<nb::object> owners_;
+};
+
+/// The library's default context for `device` where none is given; the object is kept by the caller.
+nb::object context_object(nb::handle given, Device device);
+const Context& context_of(nb::handle object);
+
+void bind_attention_spec(nb::module_& m);
+void bind_kv_store(nb::module_& m);
+void bind_plan(nb::module_& m);
+void bind_attention_run(nb::module_& m);
+
+}  // namespace girih::python

@@ -1,0 +1,58 @@
+// Host index arrays (indptr, lengths, positions, block tables) as callers have them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "bind.h"
+
+namespace girih::python {
+
+/// What HostIndices takes.
+class IndicesLike : public nb::object {
+  static bool any(nb::handle) { return true; }
+  NB_OBJECT_DEFAULT(IndicesLike, nb::object, "girih._typing.IndicesLike", any)
+};
+
+/// An int32 or int64 array in host memory of rank 1 (or, where `max_rank` is 2, a dense table), or any sequence of ints. Dense arrays
+/// are seen in place and kept alive, others and sequences are copied. None = not given. A CUDA array is refused with the name and what to
+/// do: reading it here would wait for the device.
+class HostIndices {
+ public:
+  HostIndices() = default;
+  HostIndices(nb::handle object, std::string_view name, int max_rank = 1);
+  HostIndices(HostIndices&&) noexcept = default;
+  HostIndices& operator=(HostIndices&&) noexcept = default;
+
+  const Indices& view() const { return view_; }
+  bool given() const { return given_; }
+
+ private:
+  void copy_strided(const TensorView& t);
+
+  Indices view_{};
+  std::vector<std::int64_t> values_{};
+  nb::object owner_{};
+  bool given_ = false;
+};
+
+/// Page ids (T = int32) or page positions (T = int64) for run(): in place where they are an array on `device`, copied from a sequence of
+/// ints on the CPU. None = empty.
+template <typename T>
+class DeviceIndices {
+ public:
+  DeviceIndices() = default;
+  DeviceIndices(DeviceIndices&&) noexcept = default;
+  DeviceIndices& operator=(DeviceIndices&&) noexcept = default;
+  DeviceIndices(nb::handle object, std::string_view name, Device device);
+  std::span<const T> view() const { return view_; }
+
+ private:
+  std::span<const T> view_{};
+  std::vector<T> values_{};
+  nb::object owner_{};
+};
+
+}  // namespace girih::python

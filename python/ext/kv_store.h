@@ -1,0 +1,41 @@
+// KvStore as Python has it: the library's store, what its arrays looked like, and the arrays themselves, kept alive.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "bind.h"
+#include "girih/attention.h"
+#include "indices.h"
+
+namespace girih::python {
+
+/// Extents of a plane that the library's KvPlane does not keep, so that a store can be checked against a spec.
+struct PlaneDims {
+  bool given = false;
+  std::int64_t heads = 0;
+  std::int64_t dim = 0;  ///< elements; 4-bit: two a byte, so the last may be padding
+};
+
+struct Store {
+  KvStore store{};
+  Device device{};
+  PlaneDims k{}, k_rope{}, v{};
+  std::vector<nb::object> owners{};
+};
+
+/// Throws ValueError naming `what` unless the store's heads, dims and device are the spec's.
+void check_store(const Store& store, const AttentionSpec& spec, Device device, std::string_view what);
+
+/// A store with its page table for run(). Keeps both alive.
+struct StoreSegment {
+  nb::object owner{};  ///< the Store
+  const Store* store = nullptr;
+  DeviceIndices<std::int32_t> kv_indices{};
+  DeviceIndices<std::int64_t> page_pos{};
+};
+
+KvLayout kv_layout(std::string_view text);
+
+}  // namespace girih::python
