@@ -4,17 +4,9 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "base/env.h"
-#include "cuda/driver.h"
-#include "girih/attention.h"
 #include "girih/capabilities.h"
 #include "girih/context.h"
-#include "girih/error.h"
-#include "girih/version.h"
-#include "jit/cache.h"
-#include "jit/jit.h"
-#include "jit/pack.h"
-#include "jit/sources.h"
+#include "info/info.h"
 #include "tools/cli.h"
 
 namespace girih::tools {
@@ -22,93 +14,65 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json driver_info() {
-  try {
-    const std::shared_ptr<const cuda::Driver> driver = cuda::Driver::load();
-    Json gpus = Json::array();
-    for (int device = 0; device < driver->num_devices(); ++device) {
-      const cuda::DeviceInfo gpu = driver->device_info(device);
-      gpus.push_back({{"name", gpu.name},
-                      {"arch", gpu.arch},
-                      {"sms", gpu.num_sms},
-                      {"shared_per_block", gpu.shared_per_block},
-                      {"shared_per_sm", gpu.shared_per_sm},
-                      {"l2_bytes", gpu.l2_bytes},
-                      {"memory_bytes", gpu.memory_bytes}});
-    }
-    return {{"cuda", fmt::format("{}.{}", driver->version() / 1000, driver->version() % 1000 / 10)}, {"gpus", gpus}};
-  } catch (const Error& error) {
-    return {{"missing", error.what()}, {"gpus", Json::array()}};
+Json driver_info(const DriverFacts& driver) {
+  Json gpus = Json::array();
+  for (const cuda::DeviceInfo& gpu : driver.gpus) {
+    gpus.push_back({{"name", gpu.name},
+                    {"arch", gpu.arch},
+                    {"sms", gpu.num_sms},
+                    {"shared_per_block", gpu.shared_per_block},
+                    {"shared_per_sm", gpu.shared_per_sm},
+                    {"l2_bytes", gpu.l2_bytes},
+                    {"memory_bytes", gpu.memory_bytes}});
   }
+  if (!driver.missing.empty()) return {{"missing", driver.missing}, {"gpus", gpus}};
+  return {{"cuda", driver.cuda}, {"gpus", gpus}};
 }
 
-Json nvrtc_info(const JitOptions& options) {
-  try {
-    const std::shared_ptr<const jit::Nvrtc> nvrtc = jit::Nvrtc::load({*options.nvrtc, virtual_environment()});
-    return {{"version", nvrtc->version()}, {"path", nvrtc->path()}, {"archs", nvrtc->archs()}};
-  } catch (const Error& error) {
-    return {{"missing", error.what()}};
-  }
+Json nvrtc_info(const NvrtcFacts& nvrtc) {
+  if (!nvrtc.missing.empty()) return {{"missing", nvrtc.missing}};
+  return {{"version", nvrtc.version}, {"path", nvrtc.path}, {"archs", nvrtc.archs}};
 }
 
-Json cache_info(const JitOptions& options) {
-  Json info = {{"dir", *options.cache_dir}, {"kernels", 0}, {"faulty", 0}, {"bytes", 0}};
-  if (options.cache_dir->empty()) return info;
-  try {
-    std::int64_t kernels = 0;
-    std::int64_t bytes = 0;
-    std::int64_t faulty = 0;
-    for (const jit::CacheItem& item : jit::list_cache(*options.cache_dir)) {
-      kernels += item.entry ? 1 : 0;
-      faulty += item.entry ? 0 : 1;
-      bytes += item.bytes;
-    }
-    info.update({{"kernels", kernels}, {"faulty", faulty}, {"bytes", bytes}});
-  } catch (const Error& error) {
-    info["fault"] = error.what();
-  }
+Json cache_info(const CacheFacts& cache) {
+  Json info = {{"dir", cache.dir}, {"kernels", cache.kernels}, {"faulty", cache.faulty}, {"bytes", cache.bytes}};
+  if (!cache.fault.empty()) info["fault"] = cache.fault;
   return info;
 }
 
-Json packs_info(const JitOptions& options) {
+Json packs_info(const std::vector<PackFacts>& facts) {
   Json packs = Json::array();
-  for (const std::string& dir : *options.packs) {
-    try {
-      const jit::Pack pack(dir);
-      packs.push_back({{"dir", dir},
-                       {"kernels", pack.items().size()},
-                       {"nvrtc", pack.nvrtc_version()},
-                       {"usable", pack.bundle() == jit::bundle_hash()}});
-    } catch (const Error& error) {
-      packs.push_back({{"dir", dir}, {"kernels", 0}, {"usable", false}, {"fault", error.what()}});
+  for (const PackFacts& pack : facts) {
+    if (pack.fault.empty()) {
+      packs.push_back({{"dir", pack.dir}, {"kernels", pack.kernels}, {"nvrtc", pack.nvrtc}, {"usable", pack.usable}});
+    } else {
+      packs.push_back({{"dir", pack.dir}, {"kernels", 0}, {"usable", false}, {"fault", pack.fault}});
     }
   }
   return packs;
 }
 
 /// Everything that CUDA kernels are found, compiled and kept by.
-void add_cuda_info(Json& info) {
-  const JitOptions options = jit::fill_from_environment({}, read_env());
-  info["driver"] = driver_info();
-  info["nvrtc"] = nvrtc_info(options);
-  info["kernels"] = {{"policy", name(*options.policy)}, {"bundle", jit::bundle_hash()}, {"texts", jit::embedded_sources().size()}};
-  info["cache"] = cache_info(options);
-  info["packs"] = packs_info(options);
+void add_cuda_info(Json& info, const Facts& facts) {
+  info["driver"] = driver_info(facts.driver);
+  info["nvrtc"] = nvrtc_info(facts.nvrtc);
+  info["kernels"] = {{"policy", name(facts.policy)}, {"bundle", facts.bundle}, {"texts", facts.num_texts}};
+  info["cache"] = cache_info(facts.cache);
+  info["packs"] = packs_info(facts.packs);
 }
 
 Json collect_info() {
-  const CpuInfo cpu = cpu_info();
-  const Context context;
+  const Facts facts = collect_facts();
   Json info;
-  info["version"] = kVersion;
-  info["cpu"] = {{"model", cpu.model}, {"cpus", cpu.num_cpus}, {"features", cpu.features}};
+  info["version"] = facts.version;
+  info["cpu"] = {{"model", facts.cpu.model}, {"cpus", facts.cpu.num_cpus}, {"features", facts.cpu.features}};
   Json targets = Json::array();
-  for (CpuTarget target : available_cpu_targets()) targets.push_back(name(target));
+  for (CpuTarget target : facts.targets) targets.push_back(name(target));
   info["targets"] = targets;
-  info["target"] = name(context.cpu_target());
-  info["workers"] = context.num_workers();
+  info["target"] = name(facts.target);
+  info["workers"] = facts.workers;
   Json attention = Json::array();
-  for (const AttentionCapability& row : attention_capabilities()) {
+  for (const AttentionCapability& row : facts.attention) {
     Json types = Json::array();
     for (DType type : row.kv_dtypes) types.push_back(name(type));
     attention.push_back({{"family", row.family}, {"max_head_dim", row.max_head_dim}, {"kv_dtypes", types}, {"features", row.features}});
@@ -118,9 +82,9 @@ Json collect_info() {
   for (const OperatorCapability& row : operator_capabilities())
     operators.push_back({{"op", row.op}, {"cpu", row.cpu}, {"cuda", row.cuda}, {"reads", row.reads}, {"writes", row.writes}});
   info["operators"] = operators;
-  add_cuda_info(info);
+  add_cuda_info(info, facts);
   Json environment = Json::array();
-  for (const EnvVariable& variable : env_variables()) {
+  for (const EnvVariable& variable : facts.environment) {
     Json value = variable.value ? Json(*variable.value) : Json(nullptr);
     environment.push_back({{"name", variable.name}, {"value", value}, {"meaning", variable.meaning}});
   }

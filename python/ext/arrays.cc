@@ -1,5 +1,6 @@
 // Python objects as tensors: see bind.h. The order of the ways is that of their cost: PyTorch's tensors cross without a Python call.
 #include <fmt/format.h>
+#include <nanobind/stl/pair.h>
 
 #include <algorithm>
 #include <array>
@@ -144,6 +145,59 @@ bool dtype_of_name(std::string_view text, DType& out) {
   return false;
 }
 
+/// numpy.ndarray, once NumPy is imported.
+PyTypeObject* ndarray_type() {
+  static PyObject* type = nullptr;
+  if (type == nullptr) {
+    const nb::object modules = nb::borrow(PyImport_GetModuleDict());
+    PyObject* module = PyDict_GetItemString(modules.ptr(), "numpy");
+    if (module != nullptr) type = attribute(module, "ndarray").release().ptr();
+  }
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+
+/// `__array_struct__` says what `__array_interface__` does, in C: the short way for NumPy arrays of types that have a letter.
+bool from_struct(Array& out, nb::handle object, std::string_view name, Access access) {
+  struct Interface {
+    int two, rank;
+    char kind;
+    int item_bytes, flags;
+    const std::intptr_t *shape, *strides;
+    void* data;
+    PyObject* description;
+  };
+  constexpr int kNotSwapped = 0x200, kWritable = 0x400;
+  if (Py_TYPE(object.ptr()) != ndarray_type()) return false;
+  static PyObject* key = PyUnicode_InternFromString("__array_struct__");
+  const nb::object capsule = nb::steal(PyObject_GetAttr(object.ptr(), key));
+  const auto* facts = capsule.is_valid() ? static_cast<const Interface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr)) : nullptr;
+  if (facts == nullptr) PyErr_Clear();
+  if (facts == nullptr || facts->two != 2 || (facts->flags & kNotSwapped) == 0) return false;
+  struct Row {
+    char kind;
+    int item_bytes;
+    DType dtype;
+  };
+  static constexpr Row kRows[] = {{'f', 4, DType::f32}, {'f', 2, DType::f16}, {'i', 4, DType::i32}, {'i', 8, DType::i64},
+                                  {'i', 1, DType::i8},  {'u', 1, DType::u8},  {'b', 1, DType::u8}};
+  const auto* row = std::find_if(std::begin(kRows), std::end(kRows),
+                                 [&](const Row& r) { return r.kind == facts->kind && r.item_bytes == facts->item_bytes; });
+  if (row == std::end(kRows)) return false;
+  out.read_only = (facts->flags & kWritable) == 0;
+  if (out.read_only && access == Access::write) bad_value(name, "is a read-only array; an output must be writable");
+  set_rank(out.view, facts->rank, name);
+  for (int i = 0; i < facts->rank; ++i) {
+    if (facts->strides[i] % facts->item_bytes != 0) return false;
+    out.view.shape[i] = facts->shape[i];
+    out.view.strides[i] = facts->strides[i] / facts->item_bytes;
+  }
+  out.view.dtype = row->dtype;
+  out.view.data = facts->data;
+  out.owner = nb::borrow(object);
+  out.library = ArrayLibrary::numpy;
+  return true;
+}
+
 /// `__array_interface__` and `__cuda_array_interface__` say the same things in the same words.
 bool from_interface(Array& out, nb::handle object, const char* protocol, Device where, std::string_view name, Access access) {
   const nb::object found = attribute(object, protocol);
@@ -152,7 +206,8 @@ bool from_interface(Array& out, nb::handle object, const char* protocol, Device 
   const auto data = nb::cast<std::pair<std::uintptr_t, bool>>(facts["data"]);
   const auto type = nb::cast<std::string>(facts["typestr"]);
   TensorView& view = out.view;
-  if (data.second && access == Access::write) bad_value(name, "is a read-only array; an output must be writable");
+  out.read_only = data.second;
+  if (out.read_only && access == Access::write) bad_value(name, "is a read-only array; an output must be writable");
   // Element types that the protocol has no letter for are in the array's dtype.
   const nb::object dtype_object = attribute(object, "dtype");
   const nb::object dtype_name = dtype_object.is_valid() ? attribute(dtype_object, "name") : nb::object();
@@ -189,6 +244,7 @@ bool from_interface(Array& out, nb::handle object, const char* protocol, Device 
   view.data = reinterpret_cast<void*>(data.first);
   view.device = where;
   out.owner = nb::borrow(object);
+  if (where.kind == DeviceKind::cpu) out.library = ArrayLibrary::numpy;
   if (where.kind == DeviceKind::cuda && facts.contains("stream") && !nb::object(facts["stream"]).is_none())
     out.stream = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(facts["stream"]));
   return true;
@@ -223,8 +279,8 @@ bool from_capsule(Array& out, nb::handle object, std::string_view name, Access a
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
     const auto* managed = static_cast<const dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
     if (managed->version.major != 1) bad_value(name, fmt::format("exports DLPack {}; version 1 is supported", managed->version.major));
-    if ((managed->flags & dlpack::kReadOnly) != 0 && access == Access::write)
-      bad_value(name, "is a read-only array; an output must be writable");
+    out.read_only = (managed->flags & dlpack::kReadOnly) != 0;
+    if (out.read_only && access == Access::write) bad_value(name, "is a read-only array; an output must be writable");
     out.view = view_of(managed->tensor, name);
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
     out.view = view_of(static_cast<const dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor, name);
@@ -233,6 +289,13 @@ bool from_capsule(Array& out, nb::handle object, std::string_view name, Access a
   }
   out.owner = std::move(capsule);  // not consumed: its own destructor frees it
   return true;
+}
+
+bool from_any(Array& out, nb::handle object, std::string_view name, Access access) {
+  return from_struct(out, object, name, access) || from_exchange(out, object, name) ||
+         from_interface(out, object, "__array_interface__", {}, name, access) ||
+         from_interface(out, object, "__cuda_array_interface__", cuda_device_of(object), name, access) ||
+         from_capsule(out, object, name, access);
 }
 
 }  // namespace
@@ -248,10 +311,11 @@ const dlpack::Exchange* exchange_of(nb::handle object) {
 
 Array array(nb::handle object, std::string_view name, Access access) {
   Array out;
-  if (from_exchange(out, object, name)) return out;
-  if (from_interface(out, object, "__array_interface__", {}, name, access)) return out;
-  if (from_interface(out, object, "__cuda_array_interface__", cuda_device_of(object), name, access)) return out;
-  if (from_capsule(out, object, name, access)) return out;
+  if (from_any(out, object, name, access)) {
+    // NumPy gives arrays without elements strides of 0, which would read as elements that share memory.
+    if (out.view.numel() == 0) set_dense_strides(out.view);
+    return out;
+  }
   throw nb::type_error(fmt::format("{}: {} is no array; give a torch.Tensor, a numpy.ndarray, or an object with `__dlpack__` or "
                                    "`__cuda_array_interface__`",
                                    name, nb::repr(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())))).c_str())

@@ -7,13 +7,10 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <array>
 #include <optional>
 #include <span>
 #include <string>
-
-#include "attention/schedule.h"
 
 namespace girih::python {
 namespace {
@@ -180,12 +177,12 @@ void bind_segment(nb::module_& m) {
              int num_table_heads, const nb::object& qo_indptr, const nb::object& kv_pos, const nb::object& page_pos,
              const nb::object& kv_rope_pos, bool masked) {
             PySegment out;
-            out.qo_indptr = HostIndices(qo_indptr, "qo_indptr");
-            out.kv_indptr = HostIndices(kv_indptr, "kv_indptr", 2);
-            out.kv_len = HostIndices(kv_len, "kv_len", 2);
-            out.kv_pos = HostIndices(kv_pos, "kv_pos");
-            out.page_pos = HostIndices(page_pos, "page_pos", 2);
-            out.kv_rope_pos = HostIndices(kv_rope_pos, "kv_rope_pos");
+            out.qo_indptr = IndexArray(qo_indptr, "qo_indptr");
+            out.kv_indptr = IndexArray(kv_indptr, "kv_indptr", 2);
+            out.kv_len = IndexArray(kv_len, "kv_len", 2);
+            out.kv_pos = IndexArray(kv_pos, "kv_pos");
+            out.page_pos = IndexArray(page_pos, "page_pos", 2);
+            out.kv_rope_pos = IndexArray(kv_rope_pos, "kv_rope_pos");
             out.segment = {.qo_indptr = out.qo_indptr.view(),
                            .page_size = page_size,
                            .num_table_heads = num_table_heads,
@@ -246,62 +243,7 @@ void bind_capabilities(nb::module_& m) {
   m.def("attention_capabilities", &attention_capabilities, "The families of attention kernels and what each does.");
 }
 
-/// A number that Python has; anything else is an array.
-bool number_of(nb::handle value, bool integer, ParamValue& out) {
-  if (PyLong_Check(value.ptr())) {  // bool too
-    if (!integer) {
-      out.number = nb::cast<double>(nb::float_(value));
-    } else {
-      out.integer = nb::cast<std::int64_t>(value);
-    }
-    return true;
-  }
-  if (!PyFloat_Check(value.ptr())) return false;
-  out.number = nb::cast<double>(value);
-  return true;
-}
-
-/// A scalar of NumPy, or an array of rank 0: its value, where reading it waits for nothing.
-void read_scalar(const TensorView& t, std::string_view key, nb::handle value, bool integer, ParamValue& out) {
-  if (t.device.kind != DeviceKind::cpu)
-    throw nb::value_error(
-        fmt::format("params['{}']: is a scalar on {}; reading it would wait for the device: give a Python number", key, name(t.device))
-            .c_str());
-  if (!number_of(nb::object(value.attr("item")()), integer, out))
-    throw nb::type_error(fmt::format("params['{}']: is neither a number nor an array", key).c_str());
-}
-
 }  // namespace
-
-Params::Params(nb::handle dict, const Schedule& schedule) {
-  if (dict.is_none()) return;
-  if (!PyDict_Check(dict.ptr())) throw nb::type_error("params: must be a dict of name -> number or array");
-  const auto& declared = schedule.state().program.params;
-  PyObject *key = nullptr, *value = nullptr;
-  Py_ssize_t at = 0;
-  while (PyDict_Next(dict.ptr(), &at, &key, &value) != 0) {
-    Py_ssize_t size = 0;
-    const char* text = PyUnicode_Check(key) != 0 ? PyUnicode_AsUTF8AndSize(key, &size) : nullptr;
-    if (text == nullptr) {
-      PyErr_Clear();
-      throw nb::type_error("params: keys must be str");
-    }
-    ParamValue out;
-    out.name = {text, static_cast<std::size_t>(size)};
-    const auto info = std::find_if(declared.begin(), declared.end(), [&](const auto& p) { return p.name == out.name; });
-    const bool integer = info != declared.end() && info->dtype == DType::i64;
-    if (!number_of(value, integer, out)) {
-      Array found = array(value, fmt::format("params['{}']", out.name));
-      if (found.view.rank == 0) {
-        read_scalar(found.view, out.name, value, integer, out);
-      } else {
-        out.array = found.view;
-        owners_.push_back(std::move(found.owner));
-      }
-    }
-    values_.push_back(out);
-  }
-}
 
 nb::object context_object(nb::handle given, Device device) {
   if (!given.is_none()) return nb::borrow(given);
@@ -315,6 +257,17 @@ const Context& context_of(nb::handle object) {
 }
 
 void bind_attention_spec(nb::module_& m) {
+  m.def(
+      "array_info",
+      [](nb::handle object, std::string_view argument) {
+        const TensorView t = array(object, argument).view;
+        nb::list shape;
+        for (int i = 0; i < t.rank; ++i) shape.append(t.shape[i]);
+        return nb::make_tuple(nb::tuple(shape), std::string(name(t.dtype)), name(t.device));
+      },
+      nb::arg("array"), nb::arg("name") = "array",
+      nb::sig("def array_info(array: girih._typing.ArrayLike, name: str = 'array') -> tuple[tuple[int, ...], str, str]"),
+      "(shape, dtype, device) as girih sees an array; `name` is what errors call it.");
   bind_spec(m);
   bind_limits(m);
   bind_segment(m);
@@ -324,6 +277,7 @@ void bind_attention_spec(nb::module_& m) {
 void bind_attention(nb::module_& m) {
   bind_attention_spec(m);
   bind_kv_store(m);
+  bind_block_sparse(m);
   bind_plan(m);
   bind_attention_run(m);
 }

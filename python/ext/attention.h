@@ -12,20 +12,9 @@
 namespace girih::python {
 
 struct PySegment {
-  HostIndices qo_indptr, kv_indptr, kv_len, kv_pos, page_pos, kv_rope_pos;
-  KvSegment segment{};  ///< points into the above
-};
-
-/// Values by name, {name: number | array}, for the parameters of a schedule's variant. Keeps the arrays alive while it lives; `names`
-/// belong to the dict.
-class Params {
- public:
-  Params(nb::handle dict, const Schedule& schedule);
-  std::span<const ParamValue> values() const { return values_; }
-
- private:
-  std::vector<ParamValue> values_;
-  std::vector<nb::object> owners_;
+  IndexArray qo_indptr, kv_indptr, kv_len, kv_pos, page_pos, kv_rope_pos;
+  KvSegment segment{};  ///< points into the above, or into what `owner` holds
+  nb::object owner{};
 };
 
 /// The library's default context for `device` where none is given; the object is kept by the caller.
@@ -34,6 +23,7 @@ const Context& context_of(nb::handle object);
 
 void bind_attention_spec(nb::module_& m);
 void bind_kv_store(nb::module_& m);
+void bind_block_sparse(nb::module_& m);
 void bind_plan(nb::module_& m);
 void bind_attention_run(nb::module_& m);
 

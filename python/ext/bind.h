@@ -18,7 +18,16 @@ namespace nb = nanobind;
 void bind_errors(nb::module_& m);
 void bind_context(nb::module_& m);
 void bind_variant(nb::module_& m);
+void bind_show(nb::module_& m);
 void bind_attention(nb::module_& m);
+void bind_merge(nb::module_& m);
+void bind_page(nb::module_& m);
+void bind_info(nb::module_& m);
+void bind_quantize(nb::module_& m);
+void bind_norm(nb::module_& m);
+void bind_activation(nb::module_& m);
+void bind_rotation(nb::module_& m);
+void bind_sampling(nb::module_& m);
 
 /// Anything that array() takes; how it is called in signatures.
 class ArrayLike : public nb::object {
@@ -36,11 +45,16 @@ class StreamLike : public nb::object {
   NB_OBJECT_DEFAULT(StreamLike, nb::object, "girih._typing.StreamLike", any)
 };
 
+/// Whose arrays they are, as far as making more of them needs to know.
+enum class ArrayLibrary : std::uint8_t { other, numpy };
+
 /// A caller's tensor. Whoever queues work that outlives the call keeps `owner` alive, as for any array of the caller's own library.
 struct Array {
   TensorView view{};
   nb::object owner{};             ///< the object, or the capsule that its memory belongs to
   std::optional<void*> stream{};  ///< CUDA: the stream on which its library works now, where that is known
+  bool read_only = false;
+  ArrayLibrary library = ArrayLibrary::other;
 };
 
 enum class Access { read, write };

@@ -15,8 +15,14 @@ const dlpack::Exchange* exchange_of(nb::handle object);
 /// libraries throws ValueError that tells to give `name`.
 Array empty_like(nb::handle like, const Array& like_array, DType dtype, std::initializer_list<std::int64_t> shape, std::string_view name);
 
+/// An array that a call returns: as the caller gave it, or made.
+struct Made {
+  Array array{};
+  nb::object object = nb::none();
+};
+
 /// `out` where it was given, else an array as empty_like() makes.
-Array output(nb::handle out, nb::handle like, const Array& like_array, DType dtype, std::initializer_list<std::int64_t> shape,
-             std::string_view name);
+Made output(nb::handle out, nb::handle like, const Array& like_array, DType dtype, std::initializer_list<std::int64_t> shape,
+            std::string_view name);
 
 }  // namespace girih::python

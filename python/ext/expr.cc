@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "variant/node.h"
@@ -125,7 +126,7 @@ Expr constant(nb::handle value) {
     return Expr(integer);
   }
   if (!nb::isinstance<nb::float_>(value)) return {};
-  const double number = nb::cast<double>(value);
+  const double number = PyFloat_AsDouble(value.ptr());
   if (std::isfinite(number) && !std::isfinite(static_cast<float>(number)))
     throw nb::value_error(fmt::format("{} is beyond the range of f32, which expressions compute in", number).c_str());
   return Expr(number);
@@ -154,8 +155,22 @@ ParamValue array_value(nb::handle value, const variant::ParamInfo* info, const s
   return result;
 }
 
+/// Reading a scalar of a GPU would wait for the GPU.
+void check_on_host(nb::handle value, const std::string& what) {
+  const nb::object device = nb::getattr(value, "device", nb::object());
+  if (!device.is_valid()) return;
+  const auto name = nb::cast<std::string>(nb::str(device));
+  if (!name.starts_with("cpu"))
+    throw nb::value_error(
+        fmt::format("{} is a scalar on {}; reading it would wait for the device: give a Python number", what, name).c_str());
+}
+
 ParamValue scalar_value(nb::handle value, const variant::ParamInfo& info, const std::string& what) {
-  nb::object number = nb::isinstance<nb::int_>(value) || nb::isinstance<nb::float_>(value) ? nb::borrow(value) : item_of(value);
+  nb::object number = nb::borrow(value);
+  if (!nb::isinstance<nb::int_>(value) && !nb::isinstance<nb::float_>(value)) {
+    check_on_host(value, what);
+    number = item_of(value);
+  }
   if (!number.is_valid() || nb::isinstance<nb::bool_>(number)) {
     throw nb::type_error(fmt::format("{} is a {}; the variant declares a scalar {}", what, class_name(value),
                                      info.dtype == DType::i64 ? "integer: give an int" : "number: give a float")
@@ -163,7 +178,8 @@ ParamValue scalar_value(nb::handle value, const variant::ParamInfo& info, const 
   }
   ParamValue result;
   if (info.dtype != DType::i64) {
-    result.number = nb::cast<double>(number);
+    result.number = PyFloat_AsDouble(number.ptr());
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
   } else if (!nb::isinstance<nb::int_>(number) || !nb::try_cast<std::int64_t>(number, result.integer)) {
     throw nb::type_error(
         fmt::format("{} is {}; the variant declares an integer: give an int of 64 bits", what, nb::str(number).c_str()).c_str());
@@ -209,6 +225,24 @@ std::string text_of(const Expr& e) {
   return writer.take();
 }
 
+std::string python_words(std::string text) {
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"operator!", "operator~"}, {"& | !", "& | ~"}}) {
+    for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+ParamTime time_of(const std::string& text) {
+  if (text == "run") return ParamTime::run;
+  if (text == "plan") return ParamTime::plan;
+  throw nb::value_error(("time: \"" + text +
+                         "\" is unknown; use \"run\" (given with run(), may change between runs of a plan) or \"plan\" "
+                         "(given with plan(), usable for proofs)")
+                            .c_str());
+}
+
+const char* name_of(ParamTime time) { return time == ParamTime::plan ? "plan" : "run"; }
+
 ParamValues::ParamValues(nb::handle given, std::span<const variant::ParamInfo> declared, std::string_view argument) {
   if (given.is_none()) return;
   if (!nb::isinstance<nb::dict>(given))
@@ -217,15 +251,20 @@ ParamValues::ParamValues(nb::handle given, std::span<const variant::ParamInfo> d
   values_.reserve(dict.size());
   arrays_.reserve(dict.size());
   for (const auto [key, value] : dict) {
-    if (!nb::isinstance<nb::str>(key)) throw nb::type_error(fmt::format("{}: its keys must be names (str)", argument).c_str());
+    Py_ssize_t size = 0;
+    const char* text = PyUnicode_Check(key.ptr()) != 0 ? PyUnicode_AsUTF8AndSize(key.ptr(), &size) : nullptr;
+    if (text == nullptr) {
+      PyErr_Clear();
+      throw nb::type_error(fmt::format("{}: its keys must be names (str)", argument).c_str());
+    }
     keys_.push_back(nb::borrow(key));
-    const std::string_view name(nb::cast<const char*>(key));
+    const std::string_view name(text, static_cast<std::size_t>(size));
     const variant::ParamInfo* info = nullptr;
     for (const variant::ParamInfo& param : declared)
       if (param.name == name) info = &param;
     const std::string what = fmt::format("{}['{}']", argument, name);
     const bool scalar = info != nullptr ? info->kind == variant::ParamInfo::Kind::scalar
-                                        : nb::isinstance<nb::int_>(value) || nb::isinstance<nb::float_>(value);
+                                        : PyLong_Check(value.ptr()) != 0 || PyFloat_Check(value.ptr()) != 0;
     static const variant::ParamInfo kNumber{.name = {}, .kind = variant::ParamInfo::Kind::scalar, .dtype = DType::f32, .time = {}};
     ParamValue v = scalar ? scalar_value(value, info != nullptr ? *info : kNumber, what) : array_value(value, info, what, arrays_);
     v.name = name;

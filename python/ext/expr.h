@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bind.h"
+#include "girih/error.h"
 #include "girih/variant.h"
 #include "variant/program.h"
 
@@ -27,6 +28,25 @@ Expr number_of(const Expr& e);
 
 /// As Python would spell it: "(kv_pos <= q_pos) & (q_pos - kv_pos < 1024)". Long texts end in "...".
 std::string text_of(const Expr& e);
+
+/// A text of the library with C++'s operators as Python's.
+std::string python_words(std::string text);
+
+/// "run" or "plan".
+ParamTime time_of(const std::string& text);
+const char* name_of(ParamTime time);
+
+/// Runs `make`; texts of its errors name C++'s operators, Python's negation is ~.
+template <typename F>
+auto in_python_words(F&& make) {
+  try {
+    return make();
+  } catch (const Error& error) {
+    throw Error(error.code(), python_words(error.what()));
+  }
+}
+
+void bind_expressions(nb::module_& m);
 
 /// {name: number | array} as the values that the library takes, for a variant whose parameters are known. Numbers go where the variant
 /// declares them; a list becomes an array of the declared type. Names that the variant does not have are passed on, so that the library

@@ -17,28 +17,6 @@ bool is_plain_sequence(nb::handle object) {
   return PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()) || PyRange_Check(object.ptr());
 }
 
-template <typename T>
-std::vector<T> values_of(nb::handle object, std::string_view name) {
-  std::vector<T> values;
-  const nb::object items = nb::steal(PySequence_Tuple(object.ptr()));
-  if (!items.is_valid()) throw nb::python_error();
-  const auto size = static_cast<std::size_t>(PyTuple_Size(items.ptr()));
-  values.reserve(size);
-  for (std::size_t i = 0; i < size; ++i) {
-    const nb::object number = nb::steal(PyNumber_Index(PyTuple_GetItem(items.ptr(), static_cast<Py_ssize_t>(i))));
-    if (!number.is_valid()) {
-      PyErr_Clear();
-      throw nb::type_error(fmt::format("{}[{}] is no integer", name, i).c_str());
-    }
-    int overflow = 0;
-    const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
-    if (overflow != 0 || value < std::numeric_limits<T>::min() || value > std::numeric_limits<T>::max())
-      bad_value(name, fmt::format("entry {} does not fit {} bits", i, sizeof(T) * 8));
-    values.push_back(static_cast<T>(value));
-  }
-  return values;
-}
-
 bool is_dense(const TensorView& t) {
   std::int64_t stride = 1;
   for (int i = t.rank - 1; i >= 0; --i) {
@@ -54,11 +32,37 @@ std::int64_t load(const TensorView& t, std::int64_t at) {
 
 }  // namespace
 
-HostIndices::HostIndices(nb::handle object, std::string_view name, int max_rank) {
+template <typename T>
+std::vector<T> integers(nb::handle object, std::string_view name) {
+  std::vector<T> values;
+  const nb::object items = nb::steal(PySequence_Tuple(object.ptr()));
+  if (!items.is_valid()) throw nb::python_error();
+  const auto size = static_cast<std::size_t>(PyTuple_Size(items.ptr()));
+  values.reserve(size);
+  for (std::size_t i = 0; i < size; ++i) {
+    const nb::object number = nb::steal(PyNumber_Index(PyTuple_GetItem(items.ptr(), static_cast<Py_ssize_t>(i))));
+    if (!number.is_valid()) {
+      if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
+      PyErr_Clear();
+      throw nb::type_error(fmt::format("{}[{}] is no integer", name, i).c_str());
+    }
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+    if (overflow != 0 || value < std::numeric_limits<T>::min() || value > std::numeric_limits<T>::max())
+      bad_value(name, fmt::format("entry {} does not fit {} bits", i, sizeof(T) * 8));
+    values.push_back(static_cast<T>(value));
+  }
+  return values;
+}
+
+template std::vector<std::int32_t> integers(nb::handle, std::string_view);
+template std::vector<std::int64_t> integers(nb::handle, std::string_view);
+
+IndexArray::IndexArray(nb::handle object, std::string_view name, int max_rank) {
   if (object.is_none()) return;
   given_ = true;
   if (is_plain_sequence(object)) {
-    values_ = values_of<std::int64_t>(object, name);
+    values_ = integers<std::int64_t>(object, name);
     view_ = values_;
     return;
   }
@@ -82,7 +86,7 @@ HostIndices::HostIndices(nb::handle object, std::string_view name, int max_rank)
   owner_ = std::move(found.owner);
 }
 
-void HostIndices::copy_strided(const TensorView& t) {
+void IndexArray::copy_strided(const TensorView& t) {
   const std::int64_t rows = t.rank == 2 ? t.shape[0] : 1;
   const std::int64_t columns = t.shape[t.rank - 1];
   values_.reserve(static_cast<std::size_t>(rows * columns));
@@ -97,17 +101,17 @@ DeviceIndices<T>::DeviceIndices(nb::handle object, std::string_view name, Device
   constexpr DType kWanted = sizeof(T) == 4 ? DType::i32 : DType::i64;
   if (object.is_none()) return;
   if (device.kind == DeviceKind::cpu && is_plain_sequence(object)) {
-    values_ = values_of<T>(object, name);
+    values_ = integers<T>(object, name);
     view_ = values_;
     return;
   }
   Array found = array(object, name);
   const TensorView& t = found.view;
   if (t.device != device)
-    bad_value(name, fmt::format("is on {}; the store is on {}, where run() reads it", girih::name(t.device), girih::name(device)));
+    bad_value(name, fmt::format("is on {}; must be on {}, where it is read{}", girih::name(t.device), girih::name(device),
+                                device.kind == DeviceKind::cpu ? ": give .cpu()" : ""));
   if (t.dtype != kWanted)
-    bad_value(name,
-              fmt::format("is {}; must be {}, since run() reads it in place", girih::name(t.dtype), sizeof(T) == 4 ? "int32" : "int64"));
+    bad_value(name, fmt::format("is {}; must be {}, since it is read in place", girih::name(t.dtype), sizeof(T) == 4 ? "int32" : "int64"));
   if (t.rank < 1 || t.rank > 2) bad_value(name, fmt::format("has {} dimensions; must have 1, or 2 (a dense table)", t.rank));
   if (!is_dense(t)) bad_value(name, "is not dense; run() reads it in place: give a contiguous array");
   view_ = {static_cast<const T*>(t.data), static_cast<std::size_t>(t.numel())};

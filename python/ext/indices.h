@@ -10,21 +10,25 @@
 
 namespace girih::python {
 
-/// What HostIndices takes.
+/// What IndexArray takes.
 class IndicesLike : public nb::object {
   static bool any(nb::handle) { return true; }
   NB_OBJECT_DEFAULT(IndicesLike, nb::object, "girih._typing.IndicesLike", any)
 };
 
+/// The ints of a sequence (T = int32 or int64). Throws TypeError for what is none and ValueError for what does not fit, naming the entry.
+template <typename T>
+std::vector<T> integers(nb::handle sequence, std::string_view name);
+
 /// An int32 or int64 array in host memory of rank 1 (or, where `max_rank` is 2, a dense table), or any sequence of ints. Dense arrays
 /// are seen in place and kept alive, others and sequences are copied. None = not given. A CUDA array is refused with the name and what to
 /// do: reading it here would wait for the device.
-class HostIndices {
+class IndexArray {
  public:
-  HostIndices() = default;
-  HostIndices(nb::handle object, std::string_view name, int max_rank = 1);
-  HostIndices(HostIndices&&) noexcept = default;
-  HostIndices& operator=(HostIndices&&) noexcept = default;
+  IndexArray() = default;
+  IndexArray(nb::handle object, std::string_view name, int max_rank = 1);
+  IndexArray(IndexArray&&) noexcept = default;
+  IndexArray& operator=(IndexArray&&) noexcept = default;
 
   const Indices& view() const { return view_; }
   bool given() const { return given_; }
@@ -38,8 +42,8 @@ class HostIndices {
   bool given_ = false;
 };
 
-/// Page ids (T = int32) or page positions (T = int64) for run(): in place where they are an array on `device`, copied from a sequence of
-/// ints on the CPU. None = empty.
+/// Page ids (T = int32) or page positions (T = int64): in place where they are an array on `device`, copied from a sequence of ints where
+/// that is the CPU. None = empty.
 template <typename T>
 class DeviceIndices {
  public:

@@ -112,6 +112,7 @@ class Builder {
       bad_value(name,
                 fmt::format("is on {}; the first array of the store is on {}", girih::name(found.view.device), girih::name(store_.device)));
     }
+    store_.read_only = store_.read_only || found.read_only;
     store_.owners.push_back(std::move(found.owner));
   }
 

@@ -22,11 +22,15 @@ struct Store {
   KvStore store{};
   Device device{};
   PlaneDims k{}, k_rope{}, v{};
+  bool read_only = false;  ///< an array of it is; append() and copy_pages() refuse it
   std::vector<nb::object> owners{};
 };
 
 /// Throws ValueError naming `what` unless the store's heads, dims and device are the spec's.
 void check_store(const Store& store, const AttentionSpec& spec, Device device, std::string_view what);
+
+/// Throws ValueError unless the arrays have the heads and dims of the store's planes and these may be written.
+void check_appended(const Store& store, const TensorView& k, const TensorView& k_rope, const TensorView& v);
 
 /// A store with its page table for run(). Keeps both alive.
 struct StoreSegment {

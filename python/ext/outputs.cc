@@ -99,9 +99,12 @@ Array empty_like(nb::handle like, const Array& like_array, DType dtype, std::ini
                             .c_str());
 }
 
-Array output(nb::handle out, nb::handle like, const Array& like_array, DType dtype, std::initializer_list<std::int64_t> shape,
-             std::string_view name) {
-  return out.is_none() ? empty_like(like, like_array, dtype, shape, name) : array(out, name, Access::write);
+Made output(nb::handle out, nb::handle like, const Array& like_array, DType dtype, std::initializer_list<std::int64_t> shape,
+            std::string_view name) {
+  Made made;
+  made.array = out.is_none() ? empty_like(like, like_array, dtype, shape, name) : array(out, name, Access::write);
+  made.object = out.is_none() ? made.array.owner : nb::borrow(out);
+  return made;
 }
 
 }  // namespace girih::python

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention/schedule.h"
+#include "expr.h"
 
 namespace girih::python {
 namespace {
@@ -98,12 +99,12 @@ PlanInfo load(Plan& plan, const nb::bytes& blob) {
 }  // namespace
 
 const PlanInfo& update_plan(Plan& plan, nb::handle qo_indptr, const BatchArguments& a) {
-  const HostIndices rows(qo_indptr, "qo_indptr");
-  const HostIndices kv_len(a.kv_len, "kv_len");
-  const HostIndices q_pos(a.q_pos, "q_pos");
-  const HostIndices q_rope_pos(a.q_rope_pos, "q_rope_pos");
+  const IndexArray rows(qo_indptr, "qo_indptr");
+  const IndexArray kv_len(a.kv_len, "kv_len");
+  const IndexArray q_pos(a.q_pos, "q_pos");
+  const IndexArray q_rope_pos(a.q_rope_pos, "q_rope_pos");
   const std::vector<KvSegment> segments = segments_of(a.segments);
-  const Params params(a.params, plan.schedule());
+  const ParamValues params(a.params, plan.schedule().state().program.params);
   const Batch batch{.qo_indptr = rows.view(),
                     .segments = segments,
                     .kv_len = kv_len.view(),

@@ -15,7 +15,9 @@
 
 #include "attention/schedule.h"
 #include "exchange.h"
+#include "expr.h"
 #include "girih/error.h"
+#include "girih/page.h"
 #include "plan.h"
 
 namespace girih::python {
@@ -138,26 +140,44 @@ class Attention {
       page_pos = DeviceIndices<std::int64_t>(a.page_pos, "page_pos", device);
       segments.add(*store, kv_indices.view(), page_pos.view(), spec, device);
     }
-    const Params params(a.params, schedule_);
+    const ParamValues params(a.params, schedule_.state().program.params);
     const bool wants_lse = spec.lse != LseKind::none;
     if (!wants_lse && !a.lse.is_none()) bad_value("lse", "is given, but the spec asks for none (lse=\"none\")");
     if (q.view.rank != 3) bad_value("q", fmt::format("has {} dimensions; must have 3: [tokens, heads, dim]", q.view.rank));
     const std::int64_t rows = q.view.shape[0];
-    Array out = output(a.out, a.q, q, spec.o_dtype, {rows, spec.num_qo_heads, spec.head_dim_vo}, "out");
-    Array lse = wants_lse ? output(a.lse, a.q, q, DType::f32, {rows, spec.num_qo_heads}, "lse") : Array{};
+    Made out = output(a.out, a.q, q, spec.o_dtype, {rows, spec.num_qo_heads, spec.head_dim_vo}, "out");
+    Made lse = wants_lse ? output(a.lse, a.q, q, DType::f32, {rows, spec.num_qo_heads}, "lse") : Made{};
     AttentionArgs args;
     args.q = q.view;
     args.q_rope = q_rope.view;
     args.segments = segments.data;
     args.params = params.values();
-    args.o = out.view;
-    args.lse = lse.view;
+    args.o = out.array.view;
+    args.lse = lse.array.view;
     args.stream = stream(a.stream, q);
     args.workspace = workspace(a.q, q, args.stream);
     args.device_plan = device_plan();
     call(args);
-    if (!wants_lse) return std::move(out.owner);
-    return nb::make_tuple(std::move(out.owner), std::move(lse.owner));
+    if (!wants_lse) return std::move(out.object);
+    return nb::make_tuple(std::move(out.object), std::move(lse.object));
+  }
+
+  void append(const Store& store, nb::handle kv_indices, nb::handle k_, nb::handle v_, nb::handle k_rope_, std::int64_t segment,
+              nb::handle stream_) {
+    const Use use(*this);
+    const Device device = context_->device();
+    if (!device_plan_)
+      throw Error(Code::unsupported,
+                  "append_planned: works on CUDA, where a captured graph appends what is planned; on the CPU use append()");
+    const Array k = array(k_, "k");
+    const Array v = optional_array(v_, "v");
+    const Array k_rope = optional_array(k_rope_, "k_rope");
+    check_store(store, schedule_.spec(), device, "store");
+    check_appended(store, k.view, k_rope.view, v.view);
+    const DeviceIndices<std::int32_t> ids(kv_indices, "kv_indices", device);
+    void* on = stream(stream_, k);
+    const nb::gil_scoped_release released;
+    girih::append(*context_, *device_plan_, store.store, ids.view(), k.view, k_rope.view, v.view, segment, on);
   }
 
  private:
@@ -361,6 +381,23 @@ void bind_attention_run(nb::module_& m) {
       .def_prop_ro("limits", [](const Attention& self) { return self.schedule().limits(); })
       .def_prop_ro("context", &Attention::context, nb::sig("def context(self) -> Context"))
       .def("__repr__", [](const Attention& self) { return "Attention(" + self.schedule().key() + ")"; });
+  m.def(
+      "append_planned",
+      [](Attention& attention, const Store& store, nb::handle k, nb::handle v, nb::handle kv_indices, nb::handle k_rope,
+         std::int64_t segment, nb::handle stream) { attention.append(store, kv_indices, k, v, k_rope, segment, stream); },
+      nb::arg("attention"), nb::arg("store"), nb::arg("k"), nb::arg("v") = nb::none(), nb::kw_only(), nb::arg("kv_indices") = nb::none(),
+      nb::arg("k_rope") = nb::none(), nb::arg("segment") = 0, nb::arg("stream") = nb::none(),
+      nb::sig(
+          "def append_planned(attention: Attention, store: KvStore, k: girih._typing.ArrayLike, v: girih._typing.ArrayLike | None = None, "
+          "*, kv_indices: girih._typing.IndicesLike | None = None, k_rope: girih._typing.ArrayLike | None = None, segment: int = 0, "
+          "stream: girih._typing.StreamLike | None = None) -> None"),
+      "Appends for the batch that `attention` has planned, on CUDA: row i of k and v belongs to query token i, and the query tokens of a "
+      "group\n"
+      "are the last keys of its list in `segment` (not written where a list is shorter). Reads nothing but device memory, so a captured "
+      "graph\n"
+      "appends whatever is planned before a replay. Two tokens may not go to the same place, which is not checked.\n\n"
+      "k, k_rope, v: [tokens, heads, dim] f32, f16 or bf16 on the device; kv_indices: the segment's int32 page ids there.\n\n"
+      "Raises NotImplementedError on the CPU (use append()), ValueError naming what does not fit.");
 }
 
 }  // namespace girih::python
