@@ -1,9 +1,10 @@
 """The compiled part of girih."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from girih._girih import variants as variants
+import girih._svg
 import girih._typing
 
 
@@ -79,58 +80,58 @@ class Expr:
     comparisons: (kv_pos <= q_pos) & (q_pos - kv_pos < 1024).
     """
 
-    def __init__(self, value: girih._typing.ExprLike) -> None:
+    def __init__(self, value: girih._typing.ExprLike | None) -> None:
         """A constant: a bool, int or float, or a scalar of NumPy or PyTorch."""
 
-    def __add__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __add__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __radd__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __radd__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __sub__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __sub__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __rsub__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __rsub__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __mul__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __mul__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __rmul__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __rmul__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __truediv__(self, other: girih._typing.ExprLike) -> Expr:
+    def __truediv__(self, other: girih._typing.ExprLike | None) -> Expr:
         """Division of numbers; integers become numbers."""
 
-    def __rtruediv__(self, other: girih._typing.ExprLike) -> Expr:
+    def __rtruediv__(self, other: girih._typing.ExprLike | None) -> Expr:
         """Division of numbers; integers become numbers."""
 
-    def __floordiv__(self, other: girih._typing.ExprLike) -> Expr:
+    def __floordiv__(self, other: girih._typing.ExprLike | None) -> Expr:
         """Floor division of integers; x // 0 is 0."""
 
-    def __rfloordiv__(self, other: girih._typing.ExprLike) -> Expr:
+    def __rfloordiv__(self, other: girih._typing.ExprLike | None) -> Expr:
         """Floor division of integers; x // 0 is 0."""
 
-    def __mod__(self, other: girih._typing.ExprLike) -> Expr:
+    def __mod__(self, other: girih._typing.ExprLike | None) -> Expr:
         """a - b * (a // b) of integers; x % 0 is 0."""
 
-    def __rmod__(self, other: girih._typing.ExprLike) -> Expr:
+    def __rmod__(self, other: girih._typing.ExprLike | None) -> Expr:
         """a - b * (a // b) of integers; x % 0 is 0."""
 
-    def __lt__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __lt__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __le__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __le__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __gt__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __gt__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __ge__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __ge__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __eq__(self, other: girih._typing.ExprLike) -> Expr: ...  # type: ignore[override]
+    def __eq__(self, other: girih._typing.ExprLike) -> Any: ...
 
-    def __ne__(self, other: girih._typing.ExprLike) -> Expr: ...  # type: ignore[override]
+    def __ne__(self, other: girih._typing.ExprLike) -> Any: ...
 
-    def __and__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __and__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __rand__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __rand__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __or__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __or__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
-    def __ror__(self, other: girih._typing.ExprLike) -> Expr: ...
+    def __ror__(self, other: girih._typing.ExprLike | None) -> Expr: ...
 
     def __neg__(self) -> Expr: ...
 
@@ -149,6 +150,10 @@ class Expr:
     def __index__(self) -> NoReturn: ...
 
     def __repr__(self) -> str: ...
+
+    def __copy__(self) -> Expr: ...
+
+    def __deepcopy__(self, memo: object) -> Expr: ...
 
     @property
     def type(self) -> str:
@@ -210,7 +215,7 @@ class ArrayParam:
 
     def __init__(self, name: str, dtype: girih._typing.DTypeLike = 'f32', time: str = 'run') -> None: ...
 
-    def __getitem__(self, index: girih._typing.ExprLike) -> Expr:
+    def __getitem__(self, index: girih._typing.ExprLike | None) -> Expr:
         """
         The element at an integer expression, a number (f32) or an integer (i32, i64).
         """
@@ -235,7 +240,7 @@ class BitsParam:
 
     def __init__(self, name: str, time: str = 'run') -> None: ...
 
-    def __getitem__(self, index: girih._typing.ExprLike) -> Expr:
+    def __getitem__(self, index: girih._typing.ExprLike | None) -> Expr:
         """The bit at an integer expression, a boolean."""
 
     @property
@@ -268,7 +273,7 @@ def cuda_code(type: str | type, body: str, args: Sequence[Expr | ArrayParam | Bi
     never_outside & (always_inside | cuda_code(...)).
     """
 
-def select(condition: girih._typing.ExprLike, if_true: girih._typing.ExprLike, if_false: girih._typing.ExprLike) -> Expr:
+def select(condition: girih._typing.ExprLike | None, if_true: girih._typing.ExprLike | None, if_false: girih._typing.ExprLike | None) -> Expr:
     """`if_true` where the condition holds, else `if_false`."""
 
 def min(a: girih._typing.ExprLike, b: girih._typing.ExprLike) -> Expr:
@@ -277,25 +282,25 @@ def min(a: girih._typing.ExprLike, b: girih._typing.ExprLike) -> Expr:
 def max(a: girih._typing.ExprLike, b: girih._typing.ExprLike) -> Expr:
     """The larger of two expressions."""
 
-def abs(a: girih._typing.ExprLike) -> Expr:
+def abs(a: girih._typing.ExprLike | None) -> Expr:
     """The magnitude; keeps the type."""
 
-def exp(a: girih._typing.ExprLike) -> Expr:
+def exp(a: girih._typing.ExprLike | None) -> Expr:
     """e to the power of a number."""
 
-def log(a: girih._typing.ExprLike) -> Expr:
+def log(a: girih._typing.ExprLike | None) -> Expr:
     """The natural logarithm."""
 
-def tanh(a: girih._typing.ExprLike) -> Expr:
+def tanh(a: girih._typing.ExprLike | None) -> Expr:
     """The hyperbolic tangent."""
 
-def sqrt(a: girih._typing.ExprLike) -> Expr:
+def sqrt(a: girih._typing.ExprLike | None) -> Expr:
     """The square root."""
 
-def rsqrt(a: girih._typing.ExprLike) -> Expr:
+def rsqrt(a: girih._typing.ExprLike | None) -> Expr:
     """1 / sqrt(a)."""
 
-def sigmoid(a: girih._typing.ExprLike) -> Expr:
+def sigmoid(a: girih._typing.ExprLike | None) -> Expr:
     """1 / (1 + exp(-a))."""
 
 class Rope:
@@ -370,6 +375,10 @@ class Variant:
 
     def __init__(self, *, query: girih._typing.ExprLike | None = None, key: girih._typing.ExprLike | None = None, value: girih._typing.ExprLike | None = None, logits: girih._typing.ExprLike | None = None, mask: girih._typing.ExprLike | None = None, sink: girih._typing.ExprLike | None = None, output: girih._typing.ExprLike | None = None, softmax: bool = True, rope: Rope | None = None, name: str = '') -> None: ...
 
+    def __copy__(self) -> Variant: ...
+
+    def __deepcopy__(self, memo: object) -> Variant: ...
+
     def replace(self, *, query: girih._typing.ExprLike | None = ..., key: girih._typing.ExprLike | None = ..., value: girih._typing.ExprLike | None = ..., logits: girih._typing.ExprLike | None = ..., mask: girih._typing.ExprLike | None = ..., sink: girih._typing.ExprLike | None = ..., output: girih._typing.ExprLike | None = ..., softmax: bool = ..., rope: Rope | None = ..., name: str = ...) -> Variant:
         """A copy with other parts; None takes a hook out."""
 
@@ -424,7 +433,47 @@ class Variant:
         Its parameters: {name: ("number" | "integer" | "array" | "bits", dtype, "plan" | "run")}.
         """
 
+    def show(self, q_len: int, kv_len: int, *, params: Mapping[str, Any] | None = None, tile: int | tuple[int, int] | None = None, q_head: int = 0, kv_head: int = 0) -> girih._svg.Svg:
+        """
+        A picture of the mask over one request's queries (down) and keys (right): which tiles the planner proves never visible (they are
+        skipped) or always visible (they run without mask code), and which are left to the kernel. Up to 128 x 128 also every key that
+        is visible.
+
+        q_len, kv_len: extents; queries are the last q_len positions.
+        params: values of parameters; what a missing one decides is drawn as unknown.
+        tile: keys and queries a tile, or (queries, keys); None: 64, less for short and more for long extents.
+        q_head, kv_head: of which head, where the mask differs by head.
+
+        Returns an Svg: shown by notebooks; save(path) writes it, str() is its text.
+        """
+
     def __repr__(self) -> str: ...
+
+def mask_picture(variant: Variant, q_len: int, kv_len: int, tile_rows: int, tile_keys: int, with_cells: bool, q_head: int, kv_head: int, params: Mapping[str, Any] | None) -> tuple[bytes, bytes | None, list[str], bool]:
+    """
+    Classes of a mask's tiles (0 never, 1 always, 2 depends), row by row; its cells (0 hidden, 1 visible, 2 unknown) if asked for;
+    parameters of the mask that have no value; whether the mask differs by head.
+    """
+
+def plan_items(plan: Plan) -> list[dict[str, Any]]:
+    """The work items of a plan in the order in which their units do them."""
+
+def plan_lists(plan: Plan) -> list[tuple[str, int, int]]:
+    """
+    (name, first unit, end of units) of each list that a plan balances by itself: "all", or "small" and "large" tiles.
+    """
+
+def source(spec: AttentionSpec, arch: int = 90, *, family: str = '') -> str:
+    """
+    The CUDA text that is compiled for a spec's kernels on GPUs of a compute capability (90 = 9.0), with its compiler options, as
+    `girih source` prints it. No GPU is needed. family: "floor", "mma"; "" = the fastest that takes the spec.
+    Raises ValueError for an unknown arch, NotImplementedError where no kernel (of that family) takes the spec.
+    """
+
+def array_info(array: girih._typing.ArrayLike, name: str = 'array') -> tuple[tuple[int, ...], str, str]:
+    """
+    (shape, dtype, device) as girih sees an array; `name` is what errors call it.
+    """
 
 class AttentionSpec:
     """
@@ -735,6 +784,62 @@ class SegmentData:
     @property
     def store(self) -> KvStore: ...
 
+class BlockSparse:
+    """
+    A block-sparse pattern as a segment: segment() goes to plan(), data(store) to run(), with store = KvStore.blocks(k, v,
+    page_size=pattern.page_size). Plan with kv_len=[num_cols] where the mask asks for positions. Immutable.
+    """
+
+    @property
+    def page_size(self) -> int:
+        """tokens a page: what the store is cut into"""
+
+    @property
+    def num_table_heads(self) -> int: ...
+
+    @property
+    def qo_indptr(self) -> object: ...
+
+    @property
+    def kv_indptr(self) -> object: ...
+
+    @property
+    def kv_len(self) -> object: ...
+
+    @property
+    def kv_indices(self) -> object: ...
+
+    @property
+    def page_pos(self) -> object: ...
+
+    def segment(self) -> Segment:
+        """The pattern for plan()."""
+
+    def data(self, store: KvStore) -> SegmentData:
+        """
+        The pattern over a store, for run(); on CUDA its two arrays are copied there by torch. Keep it for all runs of a pattern.
+        """
+
+def block_sparse(num_rows: int, num_cols: int, block_rows: int, block_cols: int, indptr: girih._typing.IndicesLike, indices: girih._typing.IndicesLike, *, num_heads: int = 1) -> BlockSparse:
+    """
+    A BSR pattern over a [num_rows, num_cols] score matrix with blocks of block_rows x block_cols (the last of each may be cut).
+
+    indptr: [block rows + 1]; indices: attended block columns, ascending within a row. For patterns per KV head: num_heads, indptr
+    [num_heads, block rows + 1] with absolute offsets. Host memory.
+
+    Raises ValueError naming the entry that breaks a rule.
+    """
+
+def variable_block_sparse(row_sizes: girih._typing.IndicesLike, col_sizes: girih._typing.IndicesLike, block_mask: girih._typing.ArrayLike, *, num_heads: int = 1) -> BlockSparse:
+    """
+    Blocks of any sizes.
+
+    row_sizes, col_sizes: [n], or [num_heads, n] where KV heads differ. block_mask: bool or uint8 [num_heads, row blocks, column blocks],
+    nonzero = attended. Host memory.
+
+    Raises ValueError naming the entry that breaks a rule.
+    """
+
 class Schedule:
     """
     What is chosen once for a spec: kernels, tiles, workspace. Immutable; may be shared by threads.
@@ -928,3 +1033,181 @@ class Attention:
     def context(self) -> Context: ...
 
     def __repr__(self) -> str: ...
+
+def append_planned(attention: Attention, store: KvStore, k: girih._typing.ArrayLike, v: girih._typing.ArrayLike | None = None, *, kv_indices: girih._typing.IndicesLike | None = None, k_rope: girih._typing.ArrayLike | None = None, segment: int = 0, stream: girih._typing.StreamLike | None = None) -> None:
+    """
+    Appends for the batch that `attention` has planned, on CUDA: row i of k and v belongs to query token i, and the query tokens of a group
+    are the last keys of its list in `segment` (not written where a list is shorter). Reads nothing but device memory, so a captured graph
+    appends whatever is planned before a replay. Two tokens may not go to the same place, which is not checked.
+
+    k, k_rope, v: [tokens, heads, dim] f32, f16 or bf16 on the device; kv_indices: the segment's int32 page ids there.
+
+    Raises NotImplementedError on the CPU (use append()), ValueError naming what does not fit.
+    """
+
+def merge_state(v_a: girih._typing.ArrayLike, s_a: girih._typing.ArrayLike, v_b: girih._typing.ArrayLike, s_b: girih._typing.ArrayLike, *, base2: bool = False, v_out: girih._typing.ArrayLike | None = None, s_out: girih._typing.ArrayLike | None = None, context: Context | None = None, stream: girih._typing.StreamLike | None = None) -> tuple[Any, Any]:
+    """
+    Merges two attention states (equations 2 and 3 of arXiv 2501.01005).
+
+    v_a, v_b: [rows, heads, dim] f32, f16 or bf16; s_a, s_b: their log-sum-exps, f32 [rows, heads].
+    base2: s is a base-2 log-sum-exp instead of a natural one.
+    v_out, s_out: outputs; None: made like v. They may be inputs (on CUDA: be them, or lie apart).
+    context: None: the thread's default for the arrays' device. stream: CUDA: None = the arrays' library's current one.
+
+    Returns (v, s): [rows, heads, dim] of v's type and f32 [rows, heads]. Empty states merge to (0, -inf).
+    Raises ValueError naming the argument whose shape, type or device does not fit, before anything is written.
+    """
+
+def merge_states(v: girih._typing.ArrayLike, s: girih._typing.ArrayLike, *, base2: bool = False, v_out: girih._typing.ArrayLike | None = None, s_out: girih._typing.ArrayLike | None = None, context: Context | None = None, stream: girih._typing.StreamLike | None = None) -> tuple[Any, Any]:
+    """
+    Merges each row's states; there may be none.
+
+    v: [rows, num_states, heads, dim] f32, f16 or bf16; s: f32 [rows, num_states, heads].
+    base2: s is a base-2 log-sum-exp instead of a natural one.
+    v_out, s_out: outputs; None: made like v. They may be inputs (on CUDA: be them, or lie apart).
+    context: None: the thread's default for the arrays' device. stream: CUDA: None = the arrays' library's current one.
+
+    Returns (v, s): [rows, heads, dim] of v's type and f32 [rows, heads]. Empty states merge to (0, -inf).
+    Raises ValueError naming the argument whose shape, type or device does not fit, before anything is written.
+    """
+
+def merge_states_varlen(v: girih._typing.ArrayLike, s: girih._typing.ArrayLike, indptr: girih._typing.IndicesLike, *, base2: bool = False, v_out: girih._typing.ArrayLike | None = None, s_out: girih._typing.ArrayLike | None = None, context: Context | None = None, stream: girih._typing.StreamLike | None = None) -> tuple[Any, Any]:
+    """
+    Row i merges states [indptr[i], indptr[i+1]). Outputs may not overlap inputs here. Cannot be captured in a CUDA graph.
+
+    v: [num_states, heads, dim] f32, f16 or bf16; s: f32 [num_states, heads]; indptr: [rows + 1] in host memory.
+    base2: s is a base-2 log-sum-exp instead of a natural one.
+    v_out, s_out: outputs; None: made like v. They may be inputs (on CUDA: be them, or lie apart).
+    context: None: the thread's default for the arrays' device. stream: CUDA: None = the arrays' library's current one.
+
+    Returns (v, s): [rows, heads, dim] of v's type and f32 [rows, heads]. Empty states merge to (0, -inf).
+    Raises ValueError naming the argument whose shape, type or device does not fit, before anything is written.
+    """
+
+def append(store: KvStore, k: girih._typing.ArrayLike, v: girih._typing.ArrayLike | None = None, *, k_rope: girih._typing.ArrayLike | None = None, append_indptr: girih._typing.IndicesLike, kv_len: girih._typing.IndicesLike, kv_indices: girih._typing.IndicesLike | None = None, kv_indptr: girih._typing.IndicesLike | None = None, table_stride: int = 0, context: Context | None = None, stream: girih._typing.StreamLike | None = None) -> None:
+    """
+    Writes new keys and values into the pages of a store, quantising as it goes (the scales per token and head, and of blocks, are
+    computed and stored; those per tensor and head are inputs).
+
+    k, k_rope, v: [tokens, heads, dim] f32, f16 or bf16, any strides; more rows than appended are padding.
+    append_indptr: [num_requests + 1]; request r's new tokens are rows [append_indptr[r], append_indptr[r+1]).
+    kv_len: [num_requests] lengths after the append; the new tokens take the last places.
+    kv_indices: int32 page ids, host memory; None for a ragged store.
+    kv_indptr: [num_requests + 1] offsets into kv_indices (ragged: token offsets), or table_stride: row r starts at r * table_stride.
+    All index arrays are host memory or sequences of ints. Cannot be captured in a CUDA graph: see append_planned().
+
+    Raises ValueError naming the entry that breaks a rule, before anything is written; for a read-only store too.
+    """
+
+def copy_pages(store: KvStore, copies: Iterable[tuple[int, int]], *, context: Context | None = None, stream: girih._typing.StreamLike | None = None) -> None:
+    """
+    Copies whole pages within a store, scales included.
+
+    copies: (source, destination) page ids, or an array [n, 2]; a destination may not take part in another copy.
+
+    Raises ValueError before anything is written.
+    """
+
+def append_positions(append_indptr: girih._typing.IndicesLike, kv_len: girih._typing.IndicesLike) -> tuple[Any, Any]:
+    """
+    For every appended token its request (int32) and its position (int64): two arrays [append_indptr[-1]] in host memory, of torch where
+    append_indptr is a tensor, else of NumPy. Arguments as append()'s.
+    """
+
+def kv_len_from_last_page(kv_indptr: girih._typing.IndicesLike, last_page_len: girih._typing.IndicesLike, page_size: int) -> Any:
+    """
+    KV lengths (int64 [num_requests], host memory) of a page table in FlashInfer's form: (pages - 1) * page_size + last_page_len, 0 for a
+    request without pages. Of torch where kv_indptr is a tensor, else of NumPy.
+    """
+
+def info() -> dict[str, Any]:
+    """
+    What the library found and chose on this machine, as `girih info --json` prints it: version, cpu, targets, workers, attention
+    families, driver and GPUs, NVRTC, kernel policy, cache, packs, environment variables. What is missing has its reason under "missing".
+    """
+
+def warmup(context: Context, specs: Sequence[AttentionSpec], progress: Callable[[int, int, str, str, str, float], object] | None = None) -> None:
+    """See girih.warmup()."""
+
+class Quantization:
+    """
+    How an operator quantises its output: the type of codes, what shares a scale, and where scales are.
+
+    A value is code * scale * global_scale. M is the largest finite magnitude of what shares a scale.
+
+        scale     dtype           scales, and their shape for x [rows, dim] (with heads: [rows, heads, ...])
+        tensor    e4m3 e5m2 i8    an input: float32 [1]
+        token     e4m3 e5m2 i8    M / largest code: float32 [rows]
+        block     e4m3 e5m2 i8    M / largest code of 128 elements: float32 [rows, ceil(dim / 128)]
+        block     nvfp4           e4m3(M / 6 / global_scale) of 16: float8_e4m3fn [rows, ceil(dim / 16)]
+        block     mxfp4           2^(floor(log2(M / global_scale)) - 2) of 32: float8_e8m0fnu [rows, ceil(dim / 32)]
+        mx        e4m3 e5m2       2^(floor(log2(M / global_scale)) - 8, or - 15) of 32: float8_e8m0fnu [rows, ceil(dim / 32)]
+        tile      e4m3 e5m2 i8    M / largest code of 128 rows x 128: float32 [ceil(rows / 128), ceil(dim / 128)]; quantize() only
+
+    Scales of 8 bits may be given as uint8. 4-bit codes lie two to a byte, the even element in the low nibble: uint8 arrays of
+    ceil(dim / 2) a row.
+    """
+
+    def __init__(self, dtype: girih._typing.DTypeLike, scale: str, *, scales: object | None = None, global_scale: float = 1.0, swizzled: bool = False) -> None:
+        """
+        dtype: e4m3, e5m2, i8, nvfp4 or mxfp4.
+        scale: tensor, token, block, mx or tile.
+        scales: of scale="tensor" the scale; otherwise where computed scales go, or None: the call makes an array and returns it.
+        global_scale: finite and > 0; multiplies every scale.
+        swizzled: block scales in tiles of 128 rows x 4 blocks, as block-scaled tensor-core instructions read them: byte
+        (r // 128 * (C // 4) + c // 4) * 512 + r % 32 * 16 + r % 128 // 32 * 4 + c % 4, C = blocks rounded up to 4.
+        """
+
+    @property
+    def dtype(self) -> str:
+        """"e4m3", ..."""
+
+    @property
+    def scale(self) -> str:
+        """"token", ..."""
+
+    @property
+    def scales(self) -> object:
+        """the array given, or None"""
+
+    @property
+    def global_scale(self) -> float: ...
+
+    @property
+    def swizzled(self) -> bool: ...
+
+    def __repr__(self) -> str: ...
+
+def quantize(x: girih._typing.ArrayLike, quantization: Quantization, out: object | None, context: Context | None, stream: object | None) -> object: ...
+
+def dequantize(x: girih._typing.ArrayLike, codes: object | None, scale: str, scales: object, global_scale: float, swizzled: bool, dim: object | None, dtype: object | None, out: object | None, context: Context | None, stream: object | None) -> object: ...
+
+def packbits(x: girih._typing.ArrayLike, order: str, out: object | None, context: Context | None, stream: object | None) -> object: ...
+
+def segment_packbits(*args: Any) -> Any: ...
+
+def rms_norm(x: girih._typing.ArrayLike, weight: object | None, bias: object | None, residual: object | None, residual_out: object | None, out: object | None, dtype: object | None, quantization: Quantization | None, eps: float, weight_offset: float, context: Context | None, stream: object | None) -> object: ...
+
+def layer_norm(x: girih._typing.ArrayLike, weight: object | None, bias: object | None, residual: object | None, residual_out: object | None, out: object | None, dtype: object | None, quantization: Quantization | None, eps: float, weight_offset: float, context: Context | None, stream: object | None) -> object: ...
+
+def activate(x: girih._typing.ArrayLike, activation: str, up: object | None, interleaved: bool, out: object | None, dtype: object | None, quantization: Quantization | None, alpha: float, limit: float, context: Context | None, stream: object | None) -> object: ...
+
+def rope(*args: Any) -> Any: ...
+
+def rope_frequencies(rotary_dim: int, theta: float, linear: float, ntk: float, llama31: Sequence[float] | None, yarn: Sequence[float] | None, whole_pairs: bool) -> list[float]: ...
+
+def rope_cos_sin(*args: Any) -> Any: ...
+
+def sample(*args: Any) -> Any: ...
+
+def softmax(logits: girih._typing.ArrayLike, temperature: object, out: object | None, context: Context | None, stream: object | None) -> object: ...
+
+def top_p_renorm_probs(probs: girih._typing.ArrayLike, top_p: object, out: object | None, context: Context | None, stream: object | None) -> object: ...
+
+def top_k_renorm_probs(probs: girih._typing.ArrayLike, top_k: object, out: object | None, context: Context | None, stream: object | None) -> object: ...
+
+def top_k_mask_logits(logits: girih._typing.ArrayLike, top_k: object, out: object | None, context: Context | None, stream: object | None) -> object: ...
+
+def top_k(*args: Any) -> Any: ...
+
+def chain_speculative_sample(*args: Any) -> Any: ...
