@@ -36,7 +36,7 @@ def content_faults(path: str) -> list[str]:
     """What the wheel lacks, or holds and should not."""
     with zipfile.ZipFile(path) as wheel:
         names = wheel.namelist()
-    faults = [f"{file} is missing" for file in ("girih/__init__.py", "girih/py.typed", "girih/_girih.pyi") if file not in names]
+    faults = [f"{file} is missing" for file in ("girih/__init__.py", "girih/py.typed", "girih/_girih/__init__.pyi") if file not in names]
     extensions = [name for name in names if name.endswith(".so") or ".so." in name]
     if len(extensions) != 1 or not re.fullmatch(r"girih/_girih\.[\w.-]+\.so", extensions[0]):
         faults.append(f"one shared object is wanted, the extension; there are {extensions}")
