@@ -127,6 +127,8 @@ __all__ = [
     "Sampled",
     "Scalar",
     "Schedule",
+    "Segment",
+    "SegmentData",
     "Schedule",
     "Segment",
     "Segment",
