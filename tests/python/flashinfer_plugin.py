@@ -83,7 +83,9 @@ def asked_elements(name: str, args: Any, kwargs: Any) -> int:
     if name not in FACTORIES or kwargs.get("dtype") in (torch.uint8, torch.int8):
         return 0
     size = kwargs.get("size", args)
-    lengths = [size] if isinstance(size, int) else [n for a in size for n in (a if isinstance(a, (tuple, list)) else (a,))]
+    lengths = (
+        [size] if isinstance(size, int) else [n for a in size for n in (a if isinstance(a, (tuple, list)) else (a,))]
+    )
     return math.prod(n for n in lengths if isinstance(n, int)) if name != "randint" else 0
 
 
