@@ -11,7 +11,7 @@ import girih
 
 from ._kv import NO_SCALES, Scales, is_quantised, ragged_store, run_form
 from ._masks import packed_mask
-from ._planner import Batch, Limits, planner_of_thread
+from ._planner import Batch, Limits, Planner, planner_of_thread
 from ._problem import _FP8, Hooks, Problem, compute_dtype, refuse
 from ._wrapper import check_layout
 
@@ -38,6 +38,7 @@ def single_attention(
     scales: tuple[Any, Any, Any, Any] = (None, None, None, None),
     return_lse: bool = False,
     jit: tuple[Any, tuple[Any, ...]] | None = None,
+    planner: Planner | None = None,
 ) -> Any:
     """q [qo_len, num_qo_heads, head_dim_qk] over one contiguous cache."""
     check_layout(kv_layout)
@@ -82,7 +83,8 @@ def single_attention(
         rope_theta,
         hooks=hooks,
     )
-    planner = planner_of_thread(q.device, "single")
+    if planner is None:
+        planner = planner_of_thread(q.device, "single")
     need = Limits(qo_len, 1, kv_len, qo_len)
     if planner.problem != problem or planner.batch is None or planner.batch.need != need:
         segment = girih.Segment(kv_indptr=np.array([0, kv_len], np.int64), page_size=0)

@@ -1,4 +1,7 @@
-"""Decode attention by FlashInfer's names: one query token per request (or a few), over a contiguous or a paged KV cache."""
+"""Decode attention by FlashInfer's names: one query token per request (or a few), over a contiguous or a paged KV cache.
+
+Long because FlashInfer's signatures are.
+"""
 
 from __future__ import annotations
 

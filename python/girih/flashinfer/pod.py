@@ -39,6 +39,7 @@ class PODWithPagedKVCacheWrapper(AttentionWrapper):
         super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph)
         if jit_args is not None:
             refuse(self._name, "jit_args", "use a decode and a prefill wrapper, whose variants may differ")
+        # The prefill half has a planner of the wrapper's own, so that graphs keep what they point to.
         self._decode = BatchDecodeWithPagedKVCacheWrapper(
             float_workspace_buffer,
             kv_layout,
@@ -179,6 +180,7 @@ class PODWithPagedKVCacheWrapper(AttentionWrapper):
             rope_theta=rope_theta_p,
             scales=tuple(scales),
             return_lse=return_lse_p,
+            planner=self._planner,
         )
         return prefill, decode.run(
             q_d, paged_kv_cache_d, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, return_lse=return_lse_d
