@@ -36,8 +36,8 @@ LIMITS = {
 }
 #: Of batch_size times vocab_size.
 LARGEST_BATCH = 10**6
-#: Loops that repeat one call to catch rare faults: local variables of that name.
-REPEATS = {"num_trails": 20}
+#: Loops that repeat one call to catch rare faults, and counts of draws: local variables of that name.
+REPEATS = {"num_trails": 10, "num_trials": 300_000}
 #: Tests that count draws of millions of rows.
 COUNTING_VOCAB = 111
 
