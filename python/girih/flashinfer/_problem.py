@@ -222,7 +222,7 @@ def _logits(problem: Problem, form: Form) -> Any:
 def _variant(problem: Problem, form: Form) -> Any:
     hooks: dict[str, Any] = {}
     if problem.hooks is not None:
-        from ._jit_variant import hook_expressions
+        from ._jit_expressions import hook_expressions
 
         hooks = hook_expressions(problem, form)
     else:

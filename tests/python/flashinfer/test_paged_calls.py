@@ -71,7 +71,9 @@ def test_fp8_cache_and_queries() -> None:
     batch = paged_batch([1, 1], [20, 35], layout="HND")
     k, v = batch.k.to(torch.float8_e4m3fn), batch.v.to(torch.float8_e4m3fn)
     q = queries(batch, 4).to(torch.float8_e4m3fn)
-    out = decode.trtllm_batch_decode_with_kv_cache(q, (k, v), workspace(), *tables(batch), 35, 0.1, 0.5, out_dtype="float16")
+    out = decode.trtllm_batch_decode_with_kv_cache(
+        q, (k, v), workspace(), *tables(batch), 35, 0.1, 0.5, out_dtype="float16"
+    )
     batch.k, batch.v = k.float(), v.float()
     for request in range(2):
         rows = batch.rows(request)
