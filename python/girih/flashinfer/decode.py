@@ -21,6 +21,7 @@ from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages
 from ._problem import FLOAT16, Problem, data_types, refuse
 from ._wrapper import (
     AttentionWrapper,
+    check_backend,
     check_cache_dtype,
     fp8_scales,
     older_names,
@@ -615,6 +616,9 @@ def trtllm_batch_decode_with_kv_cache(
         request_order_plan=request_order_plan,
         sparse_top_k=sparse_top_k or None,
     )
+    check_backend(backend)
+    if bf16q_fp8kv_transform_mode not in (None, "k_only", "separate_kv"):
+        raise ValueError(f"bf16q_fp8kv_transform_mode={bf16q_fp8kv_transform_mode!r}; must be 'k_only' or 'separate_kv'")
     if not uses_shared_paged_kv_idx:
         refuse(name, "uses_shared_paged_kv_idx=False", "give K and V the same page ids")
     if bmm1_scale_log2 is not None:

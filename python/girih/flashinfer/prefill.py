@@ -21,6 +21,7 @@ from ._prefill_base import BatchPrefillWrapper, check_lse_layout
 from ._problem import Problem, data_types, refuse
 from ._ragged import BatchPrefillWithRaggedKVCacheWrapper
 from ._wrapper import (
+    check_backend,
     check_cache_dtype,
     fp8_scales,
     lse_of,
@@ -520,6 +521,7 @@ def trtllm_batch_context_with_kv_cache(
         variable_window_token_starts=variable_window_token_starts,
         variable_window_token_ends=variable_window_token_ends,
     )
+    check_backend(backend)
     if not uses_shared_paged_kv_idx:
         refuse(name, "uses_shared_paged_kv_idx=False", "give K and V the same page ids")
     if len(seq_lens) != batch_size:
