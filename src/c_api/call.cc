@@ -61,11 +61,6 @@ std::string Field::text() const {
   return name_ != nullptr ? fmt::format("{}.{}", parent_->text(), name_) : fmt::format("{}[{}]", parent_->text(), index_);
 }
 
-void Call::check_array(const void* data, std::int64_t size, const Field& field) const {
-  if (size < 0) refuse("{} has {} entries; must be >= 0", field.text(), size);
-  if (size > 0 && data == nullptr) refuse("{} is NULL with {} entries", field.text(), size);
-}
-
 void Call::check_capacity(const void* data, std::int64_t capacity, std::int64_t needed, const Field& field) const {
   check_array(data, capacity, field);
   if (capacity < needed) refuse("{} has room for {} entries; needs {}", field.text(), capacity, needed);

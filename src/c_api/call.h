@@ -120,7 +120,10 @@ class Call {
     check_array(data, size, field);
     return {data, static_cast<std::size_t>(size)};
   }
-  void check_array(const void* data, std::int64_t size, const Field& field) const;
+  void check_array(const void* data, std::int64_t size, const Field& field) const {
+    if (size < 0) refuse("{} has {} entries; must be >= 0", field.text(), size);
+    if (size > 0 && data == nullptr) refuse("{} is NULL with {} entries", field.text(), size);
+  }
   void check_capacity(const void* data, std::int64_t capacity, std::int64_t needed, const Field& field) const;
   const char* text(const char* given, const Field& field) const;
   bool flag(std::int32_t value, const Field& field) const;

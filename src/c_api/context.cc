@@ -19,6 +19,7 @@ static_assert(static_cast<int>(JitPolicy::pack_only) + 1 == GIRIH_JIT_PACK_ONLY 
 std::vector<std::string> texts(const Call& call, const char* const* given, std::int64_t count, const Field& field) {
   call.check_array(given, count, field);
   std::vector<std::string> list;
+  list.reserve(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) list.emplace_back(call.text(given[i], Field(field, i)));
   return list;
 }
@@ -57,7 +58,6 @@ ContextOptions context_options(const Call& call, const girih_context_options& gi
 }  // namespace girih::c_api
 
 using girih::c_api::Call;
-using girih::c_api::Field;
 using girih::c_api::guarded;
 
 const char* girih_version(void) { return girih::kVersion; }

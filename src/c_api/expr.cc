@@ -196,8 +196,10 @@ girih_status girih_expr_get_type(const girih_expr* expr, girih_expr_type* out) {
 const girih_expr* girih_expr_cuda_code(girih_expr_builder* builder, girih_expr_type type, const char* body, const girih_cuda_arg* args,
                                        int64_t num_args, const char* name) {
   return build("girih_expr_cuda_code", builder, [&](const Call& call) {
+    const auto given = call.array(args, num_args, "args");
     std::vector<girih::CudaArg> list;
-    for (const girih_cuda_arg& arg : call.array(args, num_args, "args")) {
+    list.reserve(given.size());
+    for (const girih_cuda_arg& arg : given) {
       list.push_back(girih::c_api::cuda_arg(call, arg, Field("args", std::ssize(list))));
     }
     const girih::ExprType checked = girih::c_api::expr_type(call, type);

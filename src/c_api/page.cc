@@ -34,8 +34,10 @@ girih_status girih_copy_pages(const girih_context* context, const girih_kv_store
                               int32_t dim_rope, int32_t dim_v, const girih_page_copy* copies, int64_t num_copies, void* stream) {
   return guarded("girih_copy_pages", [&](const Call& call) {
     const girih::Context& on = call.handle(context, "context").value;
+    const auto given = call.array(copies, num_copies, "copies");
     std::vector<girih::PageCopy> list;
-    for (const girih_page_copy& copy : call.array(copies, num_copies, "copies")) list.push_back({copy.source, copy.destination});
+    list.reserve(given.size());
+    for (const girih_page_copy& copy : given) list.push_back({copy.source, copy.destination});
     girih::copy_pages(on, girih::c_api::kv_store(call, store, "store"), num_kv_heads, dim_k, dim_rope, dim_v, list, stream);
   });
 }

@@ -73,6 +73,7 @@ WarmupFn warmup_fn(girih_warmup_fn progress, void* user) {
 
 std::vector<girih_dtype> numbers(const std::vector<DType>& types) {
   std::vector<girih_dtype> list;
+  list.reserve(types.size());
   for (const DType type : types) list.push_back(static_cast<girih_dtype>(type));
   return list;
 }
@@ -169,6 +170,7 @@ girih_status girih_warmup(const girih_context* context, const girih_attention_sp
     const Field field("specs");
     call.check_array(specs, num_specs, field);
     std::vector<girih::AttentionSpec> list;
+    list.reserve(static_cast<std::size_t>(num_specs));
     for (std::int64_t i = 0; i < num_specs; ++i) {
       list.push_back(girih::c_api::spec(call, call.read_element(specs, i, field), Field(field, i)));
     }
@@ -179,12 +181,15 @@ girih_status girih_warmup(const girih_context* context, const girih_attention_sp
 girih_status girih_capabilities_create(girih_capabilities** out) {
   return guarded("girih_capabilities_create", [&](const Call& call) {
     girih_capabilities*& handle = call.new_handle(out);
+    std::vector<girih::AttentionCapability> found = girih::attention_capabilities();
     std::vector<girih_capabilities::Row> rows;
-    for (girih::AttentionCapability& capability : girih::attention_capabilities()) {
+    rows.reserve(found.size());
+    for (girih::AttentionCapability& capability : found) {
       rows.push_back(girih::c_api::capability_row(std::move(capability)));
     }
     // Texts may move with their rows: pointed to only now.
     for (girih_capabilities::Row& row : rows) {
+      row.features.reserve(row.value.features.size());
       for (const std::string& feature : row.value.features) row.features.push_back(feature.c_str());
     }
     handle = new girih_capabilities{.rows = std::move(rows)};

@@ -127,6 +127,9 @@ def get_batch_indices_positions(
         if given is not None:
             check_shape_dtype_device(given, (nnz,), torch.int32, device, name)
     ends = append_indptr[1:].to(torch.int64)
+    if ends.shape[0] == 0:
+        ends = append_indptr.to(torch.int64)  # no requests: all tokens are padding
+        seq_lens = ends
     token = torch.arange(nnz, device=device)
     request = torch.searchsorted(ends, token, right=True)
     real = request < ends.shape[0]

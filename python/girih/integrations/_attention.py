@@ -251,6 +251,8 @@ def _step_of(
         sinks,
         None if bias is None else bias.shape,
         mask.visible.shape if isinstance(mask, DenseMask) else mask.serial,
+        # The page table is made on a stream and read on it.
+        torch.cuda.current_stream(q.device).cuda_stream if q.device.type == "cuda" else None,
     )
     steps = _of_thread.steps
     step = steps.get(same)
