@@ -618,7 +618,9 @@ def trtllm_batch_decode_with_kv_cache(
     )
     check_backend(backend)
     if bf16q_fp8kv_transform_mode not in (None, "k_only", "separate_kv"):
-        raise ValueError(f"bf16q_fp8kv_transform_mode={bf16q_fp8kv_transform_mode!r}; must be 'k_only' or 'separate_kv'")
+        raise ValueError(
+            f"bf16q_fp8kv_transform_mode={bf16q_fp8kv_transform_mode!r}; must be 'k_only' or 'separate_kv'"
+        )
     if not uses_shared_paged_kv_idx:
         refuse(name, "uses_shared_paged_kv_idx=False", "give K and V the same page ids")
     if bmm1_scale_log2 is not None:
