@@ -36,8 +36,8 @@ LIMITS = {
 }
 #: Of batch_size times vocab_size.
 LARGEST_BATCH = 10**6
-#: Loops that repeat one call to catch rare faults: local variables of that name.
-REPEATS = {"num_trails": 20}
+#: Loops that repeat one call to catch rare faults, and counts of draws: local variables of that name.
+REPEATS = {"num_trails": 10, "num_trials": 300_000}
 #: Tests that count draws of millions of rows.
 COUNTING_VOCAB = 111
 
@@ -83,7 +83,9 @@ def asked_elements(name: str, args: Any, kwargs: Any) -> int:
     if name not in FACTORIES or kwargs.get("dtype") in (torch.uint8, torch.int8):
         return 0
     size = kwargs.get("size", args)
-    lengths = [size] if isinstance(size, int) else [n for a in size for n in (a if isinstance(a, (tuple, list)) else (a,))]
+    lengths = (
+        [size] if isinstance(size, int) else [n for a in size for n in (a if isinstance(a, (tuple, list)) else (a,))]
+    )
     return math.prod(n for n in lengths if isinstance(n, int)) if name != "randint" else 0
 
 

@@ -42,8 +42,8 @@ class Refused:
 
     __ror__ = __or__
 
-    def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
-        self()
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return self()
 
     def __repr__(self) -> str:
         return f"<flashinfer.{self._name}: refused>"
@@ -77,7 +77,7 @@ class RefusedModule(ModuleType):
     def __init__(self, package: str, module: str) -> None:
         super().__init__(f"{package}.{module}", "Names of FlashInfer that Girih does not implement.")
         self.__package__ = package
-        self.__path__: list[str] = []
+        self.__dict__["__path__"] = []  # modules inside it are looked for, and not found
         self._module = module
         self._getattr = refusals(module)
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from functools import wraps
 from numbers import Real
-from typing import Any, Callable, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Callable, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 
 import girih
 
-Threshold = torch.Tensor | float | int
+Threshold: TypeAlias = "torch.Tensor | float | int"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: Multipliers of splitmix64 (Steele et al. 2014), as signed numbers.
