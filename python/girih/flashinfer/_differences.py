@@ -20,6 +20,7 @@ DIFFERENCES: dict[str, str] = {
     "activation.silu_and_mul": "any width (FlashInfer: a multiple of 16 bytes)",
     "activation.gelu_and_mul": "any width (FlashInfer: a multiple of 16 bytes)",
     "activation.gelu_tanh_and_mul": "any width (FlashInfer: a multiple of 16 bytes)",
+    "autotuner.autotune": "a context without effect: kernels are chosen from the spec, nothing is measured; `cache` is refused",
     "concat_ops.concat_mla_k": "any numbers of heads and widths; copies by PyTorch",
     "logits_processor.LogitsPipe": "one call for all filters before a Sample; arguments that no processor takes are refused; no rules or "
     "checks of one's own",

@@ -57,15 +57,23 @@ def public_names() -> dict[str, dict[str, str]]:
     return names
 
 
+def reason(module: str, name: str) -> str:
+    """What to take instead of a refused name; one of the top level for the reason that its own module has."""
+    if not module:
+        if name in public_names():
+            return alternative(name, "")
+        origin, _, original = public_names()[""][name].rpartition(".")
+        module, name = (origin, original) if origin else (module, name)
+    return alternative(module, name)
+
+
 def refusals(module: str) -> Callable[[str], Any]:
     """A module's `__getattr__`: refused names where FlashInfer has such a name, AttributeError otherwise."""
 
     def getattr_(name: str) -> Any:
         if name in public_names().get(module, {}):
             qualified = f"{module}.{name}" if module else name
-            # A name of the top level is refused for the reason that its own module has.
-            origin = public_names()[""][name].rpartition(".") if not module else ("", "", "")
-            return Refused(qualified, alternative(origin[0] or module, origin[2] or name))
+            return Refused(qualified, reason(module, name))
         raise AttributeError(f"module 'girih.flashinfer{'.' + module if module else ''}' has no attribute {name!r}")
 
     return getattr_
