@@ -115,6 +115,8 @@ def _params(hooks: Hooks, window_left: int, problem: Problem | None) -> dict[str
         "get_kv_len": lambda request: girih.kv_len(),
         "window_left": window_left,
         "q_indptr": _Request(girih.q_row() - girih.q_idx()),
+        "maybe_custom_mask": Bytes(girih.bits("custom_mask")),
+        "maybe_mask_indptr": _Request(girih.array("custom_mask_start", "i64")[girih.request()] // 8),
     }
     if problem is not None:
         params["num_qo_heads"], params["num_kv_heads"] = problem.num_qo_heads, problem.num_kv_heads

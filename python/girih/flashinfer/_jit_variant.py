@@ -157,6 +157,8 @@ def hooks_of_declaration(
         kind = _TENSOR_TYPES.get(str(dtype))
         if kind is None:
             refuse(where, f"jit_args: a tensor of {dtype}", f"declare one of {', '.join(_TENSOR_TYPES)}")
+        if str(tensor) in ("maybe_custom_mask", "maybe_mask_indptr"):
+            continue  # the mask of plan(), see _jit_expressions
         if str(tensor).startswith("maybe_"):
             refuse(
                 where,

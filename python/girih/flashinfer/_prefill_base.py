@@ -63,7 +63,7 @@ class BatchPrefillWrapper(AttentionWrapper):
                 )
         planner.plan(problem, batch)
         self._problem = problem
-        self._run_params = self._masks.params if problem.mask == "custom" else {}
+        self._plan_params = self._masks.params if problem.mask == "custom" else {}
 
     def _check_rows(self, q: torch.Tensor) -> None:
         batch = self._planner.batch

@@ -122,7 +122,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(BatchPrefillWrapper):
         )
         params = None
         if kind == "multi_item":
-            params = multi_item_params(prefix_len_ptr, token_pos_in_items_ptr, token_pos_in_items_len)
+            params = multi_item_params(prefix_len_ptr, token_pos_in_items_ptr, token_pos_in_items_len, kv_len)
         num_requests = len(rows) - 1
         need = Limits(
             int(rows[-1]),

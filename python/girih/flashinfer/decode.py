@@ -21,6 +21,7 @@ from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages
 from ._problem import FLOAT16, Problem, data_types, refuse
 from ._wrapper import (
     AttentionWrapper,
+    check_backend,
     check_cache_dtype,
     fp8_scales,
     older_names,
@@ -598,7 +599,7 @@ def trtllm_batch_decode_with_kv_cache(
 
     query [rows, num_qo_heads, head_dim]; kv_cache [pages, 1 or 2, heads, page_size, dim] (HND) or a pair; block_tables [batch, pages of the
     longest], seq_lens [batch]. bmm1_scale is the softmax scale with all scales of q and k, bmm2_scale all of v and the output. Rows of one
-    request are causal among themselves. Returns out, or (out, lse base 2). Hints: workspace_buffer, max_seq_len, max_q_len, enable_pdl,
+    request are causal among themselves, or see of each other what mask says: words of bits [batch, q_len_per_req, words], little-endian. Returns out, or (out, lse base 2). Hints: workspace_buffer, max_seq_len, max_q_len, enable_pdl,
     backend, multi_ctas_kv_counter_buffer, bf16q_fp8kv_transform_mode, request_order, length_aware_schedule.
     """
     name = "trtllm_batch_decode_with_kv_cache"
@@ -607,7 +608,6 @@ def trtllm_batch_decode_with_kv_cache(
         "use BatchDecodeWithPagedKVCacheWrapper or BatchPrefillWithPagedKVCacheWrapper",
         o_sf_scale=o_sf_scale,
         o_sf_vec_size=o_sf_vec_size,
-        mask=mask,
         skip_softmax_threshold_scale_factor=skip_softmax_threshold_scale_factor,
         kv_cache_sf=kv_cache_sf,
         enable_block_sparse_attention=enable_block_sparse_attention,
@@ -616,6 +616,11 @@ def trtllm_batch_decode_with_kv_cache(
         request_order_plan=request_order_plan,
         sparse_top_k=sparse_top_k or None,
     )
+    check_backend(backend)
+    if bf16q_fp8kv_transform_mode not in (None, "k_only", "separate_kv"):
+        raise ValueError(
+            f"bf16q_fp8kv_transform_mode={bf16q_fp8kv_transform_mode!r}; must be 'k_only' or 'separate_kv'"
+        )
     if not uses_shared_paged_kv_idx:
         refuse(name, "uses_shared_paged_kv_idx=False", "give K and V the same page ids")
     if bmm1_scale_log2 is not None:
@@ -626,7 +631,7 @@ def trtllm_batch_decode_with_kv_cache(
     return paged_attention(
         PagedCall(
             name, query, kv_cache, block_tables, seq_lens, rows, bmm1_scale, bmm2_scale, window_left, 0, kv_layout,
-            out, out_dtype, sinks, lse, return_lse,
+            out, out_dtype, sinks, lse, return_lse, mask,
         )
     )  # fmt: skip
 

@@ -274,7 +274,7 @@ class BatchPODWithPagedKVCacheWrapper(AttentionWrapper):
         else:
             problem = self._prefill._problem._replace(mask="band", window_right=0 if causal_p else -1)
             self._prefill._problem = self._prefill._adopted(problem)
-            self._prefill._run_params = {}
+            self._prefill._plan_params = {}
         options = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "return_lse": return_lse}
         prefill = self._prefill.run(q_p, paged_kv_cache_p, **options)
         decode = self._decode.run(q_d, paged_kv_cache_d, **options)

@@ -21,6 +21,7 @@ from ._prefill_base import BatchPrefillWrapper, check_lse_layout
 from ._problem import Problem, data_types, refuse
 from ._ragged import BatchPrefillWithRaggedKVCacheWrapper
 from ._wrapper import (
+    check_backend,
     check_cache_dtype,
     fp8_scales,
     lse_of,
@@ -259,7 +260,7 @@ class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
         )
         params = None
         if kind == "multi_item":
-            params = multi_item_params(prefix_len_ptr, token_pos_in_items_ptr, token_pos_in_items_len)
+            params = multi_item_params(prefix_len_ptr, token_pos_in_items_ptr, token_pos_in_items_len, kv_len)
         num_requests = len(rows) - 1
         need = Limits(
             int(rows[-1]),
@@ -520,6 +521,7 @@ def trtllm_batch_context_with_kv_cache(
         variable_window_token_starts=variable_window_token_starts,
         variable_window_token_ends=variable_window_token_ends,
     )
+    check_backend(backend)
     if not uses_shared_paged_kv_idx:
         refuse(name, "uses_shared_paged_kv_idx=False", "give K and V the same page ids")
     if len(seq_lens) != batch_size:

@@ -130,6 +130,24 @@ def test_packed_bits_of_a_single_decode() -> None:
     check((out, lse), (expected[0][0], expected[1][0]))
 
 
+def test_the_mask_of_plan_may_be_read_by_the_variant() -> None:
+    body = (
+        MASK
+        % "const uint32_t at = qo_idx * kv_len + kv_idx; return !((bits_ptr[at / 8] >> (at % 8)) & 1) || kv_idx == 0;"
+    )
+    declaration = struct(
+        body, "bits_ptr = params.maybe_custom_mask + params.maybe_mask_indptr[batch_idx];", "uint8_t* bits_ptr;"
+    )
+    masks = [torch.rand(5, 20) > 0.5, torch.rand(9, 35) > 0.5]
+    given = (("maybe_custom_mask", "uint8_t"), ("maybe_mask_indptr", "int32_t"))
+    flat = torch.cat([m.reshape(-1) for m in masks])
+    batch, q, out = run_prefill(declaration, 0.125, tensors=given, custom_mask=flat)
+    for request in range(2):
+        rows = batch.rows(request)
+        mask = masks[request] & (torch.arange(batch.kv_lens[request]) == 0)  # plan() applies the mask too
+        check(out[rows], attend(q[rows], *batch.keys(request), mask=mask)[0])
+
+
 SIGMOID = LOGITS % "return math::ptx_rcp(1.f + math::ptx_exp2(-float(logits * scale_log2 + bias_log2)));"
 
 
@@ -213,8 +231,8 @@ def test_what_cannot_be_mapped_is_named(body: str, what: str) -> None:
 def test_other_refusals() -> None:
     with pytest.raises(ValueError, match="13"):
         prefill.BatchPrefillWithRaggedKVCacheWrapper(workspace(), jit_args=[1, 2])
-    with pytest.raises(NotImplementedError, match="maybe_custom_mask"):
-        run_prefill(struct(""), torch.zeros(8), 0.2, tensors=(("maybe_custom_mask", "uint8_t"),))
+    with pytest.raises(NotImplementedError, match="maybe_alibi_slopes"):
+        run_prefill(struct(""), torch.zeros(8), 0.2, tensors=(("maybe_alibi_slopes", "float"),))
     with pytest.raises(NotImplementedError, match="no struct Mine"):
         run_prefill("struct Yours {};", 0.2)
     with pytest.raises(TypeError, match="must have 1: sm_scale"):
