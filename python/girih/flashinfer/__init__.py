@@ -88,6 +88,8 @@ from .page import (
     nvfp4_quantize_append_paged_kv_cache_with_slot_mapping as nvfp4_quantize_append_paged_kv_cache_with_slot_mapping,
 )
 from .page import nvfp4_quantize_append_paged_mla_kv_cache as nvfp4_quantize_append_paged_mla_kv_cache
+from .quantization import NVFP44Over6Config as NVFP44Over6Config
+from .quantization import NVFP44Over6ErrMode as NVFP44Over6ErrMode
 from .quantization import block_scale_interleave as block_scale_interleave
 from .quantization import e2m1_and_ufp8sf_scale_to_float as e2m1_and_ufp8sf_scale_to_float
 from .quantization import fp4_quantize as fp4_quantize

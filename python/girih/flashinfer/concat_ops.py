@@ -13,5 +13,9 @@ def concat_mla_k(k: torch.Tensor, k_nope: torch.Tensor, k_rope: torch.Tensor, *,
     nope = k_nope.shape[-1]
     if k.shape != (*k_nope.shape[:-1], nope + k_rope.shape[-1]):
         raise ValueError(f"k.shape={tuple(k.shape)}; must be that of k_nope and k_rope side by side")
+    if not k.dtype == k_nope.dtype == k_rope.dtype:
+        raise ValueError(
+            f"k, k_nope and k_rope are of {k.dtype}, {k_nope.dtype} and {k_rope.dtype}; must be of one type"
+        )
     k[..., :nope].copy_(k_nope)
     k[..., nope:].copy_(k_rope.expand(*k.shape[:-1], -1))

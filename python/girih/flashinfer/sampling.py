@@ -148,7 +148,9 @@ def _threshold(name: str, value: Threshold, rows: int, indices: torch.Tensor | N
     if value.ndim != 1:
         raise ValueError(f"Expected a 1D tensor or scalar for {name}, got a {value.ndim}D tensor")
     if value.shape[0] != rows:
-        raise ValueError(f"Sampling parameter {name} batch size mismatch: {value.shape[0]} values for {rows} rows")
+        raise ValueError(
+            f"Sampling parameter tensor batch size mismatch: {name} has {value.shape[0]} values for {rows} rows"
+        )
     value = value.to(torch.int64 if name == "top_k" else torch.float32)
     return value if indices is None else value[indices.long()]
 

@@ -32,6 +32,9 @@ from .fp4_quantization import (
     silu_and_mul_nvfp4_quantize as silu_and_mul_nvfp4_quantize,
 )
 from .fp8_quantization import per_token_group_quant_8bit as per_token_group_quant_8bit
+from .nvfp4_quantization_utils import NVFP44Over6Config as NVFP44Over6Config
+from .nvfp4_quantization_utils import NVFP44Over6ErrMode as NVFP44Over6ErrMode
 from .nvfp4_quantization_utils import make_nvfp4_global_scale as make_nvfp4_global_scale
+from .nvfp4_quantization_utils import nvfp4_e4m3_max as nvfp4_e4m3_max
 from .packbits import packbits as packbits
 from .packbits import segment_packbits as segment_packbits
