@@ -14,6 +14,7 @@ import hashlib
 import json
 import math
 import signal
+import subprocess
 import sys
 import types
 from typing import Any, Callable, Iterator, NoReturn
@@ -128,9 +129,9 @@ class CudaOnCpu(TorchFunctionMode):
         return result
 
 
-def needs_gpu(what: str) -> Callable[..., NoReturn]:
+def needs_gpu(what: str, why: str = "") -> Callable[..., NoReturn]:
     def skip(*args: Any, **kwargs: Any) -> NoReturn:
-        pytest.skip(f"needs a GPU: torch.cuda.{what}")
+        pytest.skip(f"needs a GPU: {why or f'torch.cuda.{what}'}")
 
     return skip
 
@@ -303,11 +304,15 @@ class Plugin:
         def stop(*_: object) -> NoReturn:
             raise TimeoutError(f"longer than {seconds} s")
 
+        run = subprocess.run
+        if not self.has_gpu:  # a process of its own knows nothing of all this
+            subprocess.run = needs_gpu("", "starts a process of its own")  # type: ignore[assignment]
         previous = signal.signal(signal.SIGALRM, stop)
         signal.alarm(seconds)
         try:
             return (yield)
         finally:
+            subprocess.run = run
             signal.alarm(0)
             signal.signal(signal.SIGALRM, previous)
 

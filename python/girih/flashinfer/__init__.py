@@ -16,6 +16,8 @@ from . import attention as attention
 from . import autotuner as autotuner
 from . import cascade as cascade
 from . import concat_ops as concat_ops
+from . import cute_dsl as cute_dsl
+from . import cutile as cutile
 from . import decode as decode
 from . import fp4_quantization as fp4_quantization
 from . import jit as jit

@@ -25,6 +25,8 @@ class _Unset:
 
 
 _UNSET = _Unset()
+#: Environment variables that change codes: none.
+NVFP4_QUANT_ENV_VARS: tuple[str, ...] = ()
 _BLOCK = 16
 _BACKENDS = ("auto", "cuda", "cute-dsl", "cake")
 
