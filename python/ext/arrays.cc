@@ -33,6 +33,13 @@ nb::object attribute(nb::handle object, const char* key) {
   return nb::steal(found);
 }
 
+/// The same by an interned name, for what every call of a tensor asks.
+nb::object attribute(nb::handle object, PyObject* key) {
+  PyObject* found = PyObject_GetAttr(object.ptr(), key);
+  if (found == nullptr) PyErr_Clear();
+  return nb::steal(found);
+}
+
 DType dtype_of(dlpack::DataType t, std::string_view name) {
   struct Row {
     std::uint8_t code, bits;
@@ -94,7 +101,8 @@ TensorView view_of(const dlpack::Tensor& t, std::string_view name) {
 
 /// A tensor whose gradient is being recorded would silently lose it here. Parameters under no_grad() or inference_mode() are fine.
 void refuse_gradient(nb::handle object, std::string_view name) {
-  const nb::object wanted = attribute(object, "requires_grad");
+  static PyObject* key = PyUnicode_InternFromString("requires_grad");
+  const nb::object wanted = attribute(object, key);
   if (!wanted.is_valid() || wanted.ptr() != Py_True) return;
   const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
   if (!torch.is_valid() || !nb::cast<bool>(torch.attr("is_grad_enabled")())) return;
@@ -169,7 +177,7 @@ bool from_struct(Array& out, nb::handle object, std::string_view name, Access ac
   constexpr int kNotSwapped = 0x200, kWritable = 0x400;
   if (Py_TYPE(object.ptr()) != ndarray_type()) return false;
   static PyObject* key = PyUnicode_InternFromString("__array_struct__");
-  const nb::object capsule = nb::steal(PyObject_GetAttr(object.ptr(), key));
+  const nb::object capsule = attribute(object, key);
   const auto* facts = capsule.is_valid() ? static_cast<const Interface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr)) : nullptr;
   if (facts == nullptr) PyErr_Clear();
   if (facts == nullptr || facts->two != 2 || (facts->flags & kNotSwapped) == 0) return false;
@@ -301,7 +309,8 @@ bool from_any(Array& out, nb::handle object, std::string_view name, Access acces
 }  // namespace
 
 const dlpack::Exchange* exchange_of(nb::handle object) {
-  const nb::object capsule = attribute(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))), "__dlpack_c_exchange_api__");
+  static PyObject* key = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+  const nb::object capsule = attribute(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))), key);
   if (!capsule.is_valid() || !PyCapsule_CheckExact(capsule.ptr())) return nullptr;
   auto* table = static_cast<const dlpack::Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
   if (table == nullptr) PyErr_Clear();

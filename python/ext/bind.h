@@ -27,6 +27,7 @@ void bind_quantize(nb::module_& m);
 void bind_norm(nb::module_& m);
 void bind_activation(nb::module_& m);
 void bind_rotation(nb::module_& m);
+void bind_rope_append(nb::module_& m);
 void bind_sampling(nb::module_& m);
 
 /// Anything that array() takes; how it is called in signatures.

@@ -169,6 +169,11 @@ void spread(TensorView& t, std::int64_t rows) {
   t.strides[0] = 0;
 }
 
+bool has_new_empty(PyObject* object) {
+  static PyObject* key = PyUnicode_InternFromString("new_empty");
+  return PyObject_HasAttr(object, key) != 0;
+}
+
 void erase(const Output& made) {
   if (made.view.device.kind == DeviceKind::cpu) {
     std::memset(made.view.data, 0, static_cast<std::size_t>(bytes(made.view.dtype, made.view.numel())));
@@ -211,13 +216,13 @@ Output Call::make(std::string_view name, Element element, std::span<const std::i
     PyObject* type = library.dtypes[static_cast<std::size_t>(element)];
     if (type == nullptr) throw nb::value_error(fmt::format("{}: NumPy has no bfloat16; install ml_dtypes, or give {}", name, name).c_str());
     made = call(library.empty, {size.ptr(), type});
-  } else if (PyObject_HasAttrString(owner, "new_empty") != 0) {
+  } else if (has_new_empty(owner)) {
     const Library& library = torch();
     if (element != Element::boolean && element == element_of(like.dtype) && like.dtype != DType::u8 && is_dense(like) &&
         std::ranges::equal(shape, std::span(like.shape).first(static_cast<std::size_t>(like.rank)))) {
       made = call(library.empty_like, {owner});
     } else {
-      static PyObject* method = nb::str("new_empty").release().ptr();
+      static PyObject* method = PyUnicode_InternFromString("new_empty");
       static PyObject* keywords = nb::make_tuple("dtype").release().ptr();
       PyObject* arguments[] = {owner, size.ptr(), library.dtypes[static_cast<std::size_t>(element)]};
       PyObject* result = PyObject_VectorcallMethod(method, arguments, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords);
@@ -304,6 +309,7 @@ Call::Quantized Call::quantized(const QuantizationLike* q, nb::handle dtype, nb:
     // The array given says its type itself.
     const DType type = dtype.is_none() ? x.dtype : python::dtype(dtype, "dtype");
     result.codes = this->out(out, name, type, whole);
+    check_type(result.codes, out, name, dtype, "dtype");
     return result;
   }
   result.codes = this->out(out, name, q->dtype, whole);
@@ -342,6 +348,14 @@ void Call::rethrow(const Error& error, Names names) {
       text.replace(at, ours.size(), theirs);
   }
   throw Error(error.code(), text);
+}
+
+void check_type(const Output& output, nb::handle given, std::string_view name, nb::handle dtype, std::string_view dtype_name) {
+  if (given.is_none() || dtype.is_none()) return;
+  const DType type = python::dtype(dtype, dtype_name);
+  if (output.view.dtype != type)
+    throw nb::value_error(
+        fmt::format("{}: is {}, but {} is {}; leave one out", dtype_name, girih::name(type), name, girih::name(output.view.dtype)).c_str());
 }
 
 TensorView as_codes(TensorView bytes, DType dtype, std::string_view name, std::int64_t dim) {

@@ -24,6 +24,10 @@ struct Output {
   nb::object object = nb::none();
 };
 
+/// Several results, as type checkers see them.
+using Two = nb::typed<nb::tuple, nb::object, nb::object>;
+using Five = nb::typed<nb::tuple, nb::object, nb::object, nb::object, nb::object, nb::object>;
+
 /// A name in the library's texts, and what Python callers know it as.
 using Name = std::pair<std::string_view, std::string_view>;
 using Names = std::span<const Name>;
@@ -105,6 +109,9 @@ class Call {
   void* stream_;
   std::vector<nb::object> kept_{};
 };
+
+/// Fails where a caller gave an array and, by `dtype_name`, another type than it has.
+void check_type(const Output& output, nb::handle given, std::string_view name, nb::handle dtype, std::string_view dtype_name);
 
 /// A view of 4-bit codes: the last extent counts codes, of which an array of bytes holds two each. `dim`: how many, where that is known.
 TensorView as_codes(TensorView bytes, DType dtype, std::string_view name, std::int64_t dim = -1);

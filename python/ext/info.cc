@@ -9,6 +9,7 @@
 
 #include "attention.h"
 #include "bind.h"
+#include "girih/capabilities.h"
 
 namespace girih::python {
 namespace {
@@ -94,6 +95,20 @@ nb::list attention_list(const std::vector<AttentionCapability>& families) {
   return out;
 }
 
+nb::list operators_list() {
+  nb::list out;
+  for (const OperatorCapability& row : operator_capabilities()) {
+    nb::dict facts;
+    facts["op"] = std::string(row.op);
+    facts["cpu"] = row.cpu;
+    facts["cuda"] = row.cuda;
+    facts["reads"] = std::string(row.reads);
+    facts["writes"] = std::string(row.writes);
+    out.append(facts);
+  }
+  return out;
+}
+
 nb::list environment_list(const std::vector<EnvVariable>& variables) {
   nb::list out;
   for (const EnvVariable& variable : variables) {
@@ -129,6 +144,7 @@ nb::dict info() {
   out["target"] = std::string(name(facts.target));
   out["workers"] = facts.workers;
   out["attention"] = attention_list(facts.attention);
+  out["operators"] = operators_list();
   out["driver"] = driver_dict(facts.driver);
   out["nvrtc"] = nvrtc_dict(facts.nvrtc);
   out["kernels"] = kernels;

@@ -6,8 +6,6 @@ NB_MODULE(_girih, m) {
   // Objects that live as long as the process (a thread's context, expressions of a module) are no leaks, and a library prints nothing.
   nanobind::set_leak_warnings(false);
   m.doc() = "The compiled part of girih.";
-  // What a program still holds when it ends (module globals, contexts of threads) is no leak.
-  girih::python::nb::set_leak_warnings(false);
   m.attr("__version__") = girih::kVersion;
   girih::python::bind_errors(m);
   girih::python::bind_context(m);
@@ -21,5 +19,6 @@ NB_MODULE(_girih, m) {
   girih::python::bind_norm(m);
   girih::python::bind_activation(m);
   girih::python::bind_rotation(m);
+  girih::python::bind_rope_append(m);
   girih::python::bind_sampling(m);
 }

@@ -1,5 +1,6 @@
-// Outputs that the caller did not give, made by the library that the inputs come from. PyTorch's go through its exchange table: the
-// allocator of torch, without a look-up in Python.
+// Outputs that the caller did not give, made by the library that the inputs come from. PyTorch's on the CPU go through its exchange table,
+// without a look-up in Python. On CUDA they do not: the table's tensors have foreign storage, which torch's record_stream() passes over,
+// so that their memory could be reused under work on another stream.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -72,6 +73,19 @@ Array from_table(const dlpack::Exchange& table, const Array& like, DType dtype, 
   return out;
 }
 
+/// tensor.new_empty(shape, dtype=...).
+Array from_tensor(nb::handle like, DType dtype, std::initializer_list<std::int64_t> shape, std::string_view name) {
+  static PyObject* method = PyUnicode_InternFromString("new_empty");
+  static PyObject* keywords = nb::make_tuple("dtype").release().ptr();
+  const nb::object type = nb::module_::import_("torch").attr(numpy_name(dtype));
+  nb::list extents;
+  for (const std::int64_t extent : shape) extents.append(extent);
+  PyObject* arguments[] = {like.ptr(), extents.ptr(), type.ptr()};
+  const nb::object made = nb::steal(PyObject_VectorcallMethod(method, arguments, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords));
+  if (!made.is_valid()) throw nb::python_error();
+  return array(made, name, Access::write);
+}
+
 Array from_numpy(nb::handle like, const Array& like_array, DType dtype, std::initializer_list<std::int64_t> shape, std::string_view name) {
   const nb::module_ numpy = nb::module_::import_("numpy");
   nb::object type;
@@ -91,6 +105,8 @@ Array from_numpy(nb::handle like, const Array& like_array, DType dtype, std::ini
 
 Array empty_like(nb::handle like, const Array& like_array, DType dtype, std::initializer_list<std::int64_t> shape, std::string_view name) {
   const dlpack::Exchange* table = exchange_of(like);
+  if (table != nullptr && like_array.view.device.kind == DeviceKind::cuda && nb::hasattr(like, "new_empty"))
+    return from_tensor(like, dtype, shape, name);
   if (table != nullptr && table->allocate != nullptr && table->object_from_managed != nullptr)
     return from_table(*table, like_array, dtype, shape, name);
   if (nb::hasattr(like, "__array_interface__")) return from_numpy(like, like_array, dtype, shape, name);

@@ -15,6 +15,10 @@ struct BatchArguments {
 /// Plans the batch; the GIL is released meanwhile.
 const PlanInfo& update_plan(Plan& plan, nb::handle qo_indptr, const BatchArguments& arguments);
 
+/// The device's copy of the plan that `object`, a DevicePlan or an Attention, holds. Throws NotImplementedError for one on the CPU and
+/// TypeError for anything else; `op` is who asks.
+const DevicePlan& device_plan_of(nb::handle object, std::string_view op);
+
 /// The stream on which a call without arrays works: the one given, else PyTorch's current one where torch is loaded, else the default.
 void* stream_for(nb::handle given, Device device);
 

@@ -53,6 +53,7 @@ nb::object dequantize_(ArrayLike x, nb::object codes_dtype, std::string_view sca
       throw nb::value_error(fmt::format("codes: is {}, but x is {}; leave it out", name(type), name(codes.dtype)).c_str());
   }
   const Output result = call.out_like(out, "out", dtype.is_none() ? DType::f32 : python::dtype(dtype, "dtype"), codes);
+  check_type(result, out, "out", dtype, "dtype");
   const Quantization given{
       .scale = scale_from_name(scale), .scales = call.in(scales, "scales"), .global_scale = global_scale, .swizzled = swizzled};
   call.run(kNames, [&] { dequantize(call.context(), codes, result.view, given, call.stream()); });
@@ -67,8 +68,8 @@ nb::object packbits_(ArrayLike x, std::string_view order, nb::object out, const 
   return result.object;
 }
 
-nb::object segment_packbits_(ArrayLike x, IndicesLike indptr, std::string_view order, nb::object out, const Context* context,
-                             nb::object stream) {
+nb::typed<nb::tuple, nb::object, nb::typed<nb::list, int>> segment_packbits_(ArrayLike x, IndicesLike indptr, std::string_view order,
+                                                                             nb::object out, const Context* context, nb::object stream) {
   const BitOrder bit_order = order_from_name(order);
   Call call(x, "x", context, stream);
   const IndexArray host(indptr, "indptr");

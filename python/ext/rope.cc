@@ -1,4 +1,4 @@
-// rope, its tables and rope_append for Python; girih/rope.py documents them.
+// rope and its tables for Python; girih/rope.py documents them.
 #include "girih/rope.h"
 
 #include <fmt/format.h>
@@ -45,10 +45,10 @@ Call::Quantized rotated(Call& call, const TensorView& t, nb::handle object, nb::
   return call.quantized(quantization, nb::none(), object, name, t);
 }
 
-nb::object rope_(nb::object q, nb::object k, ArrayLike cos_sin, nb::object positions, nb::object indptr, nb::object offsets,
-                 int rotary_begin, bool interleaved, bool inplace, nb::object q_out, nb::object k_out, nb::object q_weight,
-                 nb::object k_weight, float eps, float weight_offset, const QuantizationLike* q_quantization,
-                 const QuantizationLike* k_quantization, const Context* context, nb::object stream) {
+Two rope_(nb::object q, nb::object k, ArrayLike cos_sin, nb::object positions, nb::object indptr, nb::object offsets, int rotary_begin,
+          bool interleaved, bool inplace, nb::object q_out, nb::object k_out, nb::object q_weight, nb::object k_weight, float eps,
+          float weight_offset, const QuantizationLike* q_quantization, const QuantizationLike* k_quantization, const Context* context,
+          nb::object stream) {
   if (q.is_none() && k.is_none()) throw nb::value_error("q: neither q nor k is given; there is nothing to rotate");
   Call call(q.is_none() ? k : q, q.is_none() ? "k" : "q", context, stream);
   RopeArgs args{.q = q.is_none() ? TensorView{} : call.first(),
@@ -87,7 +87,7 @@ void bind_rotation(nb::module_& m) {
          bool whole_pairs) { return rope_frequencies(table_of(rotary_dim, theta, linear, ntk, llama31, yarn, whole_pairs)); },
       nb::arg("rotary_dim"), nb::arg("theta"), nb::arg("linear"), nb::arg("ntk"), nb::arg("llama31").none(), nb::arg("yarn").none(),
       nb::arg("whole_pairs"));
-  // bytes: the caller makes an array of the library that it wants over them.
+  // Bytes: the caller makes an array of the library that it wants over them.
   m.def(
       "rope_cos_sin",
       [](int rotary_dim, std::int64_t num_positions, double theta, double linear, double ntk,
@@ -97,10 +97,7 @@ void bind_rotation(nb::module_& m) {
           const nb::gil_scoped_release released;
           table = rope_cos_sin(table_of(rotary_dim, theta, linear, ntk, llama31, yarn, whole_pairs), num_positions);
         }
-        nb::object bytes = nb::steal(PyByteArray_FromStringAndSize(reinterpret_cast<const char*>(table.data()),
-                                                                   static_cast<Py_ssize_t>(table.size() * sizeof(float))));
-        if (!bytes.is_valid()) nb::raise_python_error();
-        return bytes;
+        return nb::bytearray(table.data(), table.size() * sizeof(float));
       },
       nb::arg("rotary_dim"), nb::arg("num_positions"), nb::arg("theta"), nb::arg("linear"), nb::arg("ntk"), nb::arg("llama31").none(),
       nb::arg("yarn").none(), nb::arg("whole_pairs"));

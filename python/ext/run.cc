@@ -290,6 +290,19 @@ class Attention {
 
 }  // namespace
 
+const DevicePlan& device_plan_of(nb::handle object, std::string_view op) {
+  const DevicePlan* plan = nullptr;
+  if (nb::try_cast<const DevicePlan*>(object, plan) && plan != nullptr) return *plan;
+  const Attention* attention = nullptr;
+  if (!nb::try_cast<const Attention*>(object, attention) || attention == nullptr)
+    throw nb::type_error("plan: must be a girih.Attention or a girih.DevicePlan");
+  if (attention->device_plan() == nullptr)
+    throw Error(Code::unsupported, std::string(op) +
+                                       ": works on CUDA, where a captured graph appends what is planned; on the CPU append "
+                                       "by a batch of host arrays");
+  return *attention->device_plan();
+}
+
 void bind_attention_run(nb::module_& m) {
   nb::class_<Attention>(
       m, "Attention",

@@ -50,12 +50,12 @@ DType index_dtype(nb::handle object, std::string_view name) {
 
 std::int64_t rows_of(const TensorView& t) { return t.rank > 0 ? t.shape[0] : 0; }
 
-nb::object sample_(ArrayLike input, nb::handle kind, nb::object indices, nb::object bias_tokens, nb::object bias, nb::object history,
-                   nb::object history_counts, nb::object repetition_penalty, nb::object frequency_penalty, nb::object presence_penalty,
-                   nb::object allowed, nb::object temperature, nb::object top_k, nb::object top_p, nb::object min_p, nb::handle order,
-                   nb::object seed, nb::object offset, nb::object tokens, nb::object token_dtype, nb::object valid, nb::object logprobs,
-                   std::int64_t num_top, nb::object top_tokens, nb::object top_logprobs, nb::handle logprob_kind, const Context* context,
-                   nb::object stream) {
+Five sample_(ArrayLike input, nb::handle kind, nb::object indices, nb::object bias_tokens, nb::object bias, nb::object history,
+             nb::object history_counts, nb::object repetition_penalty, nb::object frequency_penalty, nb::object presence_penalty,
+             nb::object allowed, nb::object temperature, nb::object top_k, nb::object top_p, nb::object min_p, nb::handle order,
+             nb::object seed, nb::object offset, nb::object tokens, nb::object token_dtype, nb::object valid, nb::object logprobs,
+             std::int64_t num_top, nb::object top_tokens, nb::object top_logprobs, nb::handle logprob_kind, const Context* context,
+             nb::object stream) {
   Call call(input, "input", context, stream);
   SampleArgs args{.kind = second_of(kind, "kind", "logits", "probs") ? SampleInput::probs : SampleInput::logits,
                   .input = call.first(),
@@ -79,6 +79,7 @@ nb::object sample_(ArrayLike input, nb::handle kind, nb::object indices, nb::obj
   if (num_top < 0 || num_top > 128) throw nb::value_error(fmt::format("num_top: is {}; must be 0 to 128", num_top).c_str());
   const DType type = index_dtype(token_dtype, "token_dtype");
   const Output chosen = call.out(tokens, "tokens", type, {rows});
+  check_type(chosen, tokens, "tokens", token_dtype, "token_dtype");
   const Output is_valid = call.flags(valid, "valid", rows);
   const Output chosen_logprobs = call.wanted(logprobs, "logprobs", DType::f32, {rows});
   Output first_tokens, first_logprobs;
@@ -88,7 +89,7 @@ nb::object sample_(ArrayLike input, nb::handle kind, nb::object indices, nb::obj
       const TensorView given = call.in(top_tokens.is_none() ? top_logprobs : top_tokens, "top_tokens");
       n = given.rank == 2 ? given.shape[1] : 0;
     }
-    first_tokens = call.out(top_tokens, "top_tokens", type, {rows, n});
+    first_tokens = call.out(top_tokens, "top_tokens", chosen.view.dtype, {rows, n});
     first_logprobs = call.out(top_logprobs, "top_logprobs", DType::f32, {rows, n});
     if (num_top > 0 && first_tokens.view.rank == 2 && first_tokens.view.shape[1] != num_top)
       throw nb::value_error(fmt::format("top_tokens: has {} columns; num_top is {}", first_tokens.view.shape[1], num_top).c_str());
@@ -139,9 +140,9 @@ nb::object top_k_mask_logits_(ArrayLike logits, nb::object top_k, nb::object out
   return result.object;
 }
 
-nb::object top_k_(ArrayLike input, std::int64_t k, bool sorted, nb::object row_starts, nb::object row_lengths, nb::object page_table,
-                  nb::object row_requests, std::int64_t page_size, nb::object index_offsets, nb::object values, nb::object indices,
-                  nb::object index_dtype_, const Context* context, nb::object stream) {
+Two top_k_(ArrayLike input, std::int64_t k, bool sorted, nb::object row_starts, nb::object row_lengths, nb::object page_table,
+           nb::object row_requests, std::int64_t page_size, nb::object index_offsets, nb::object values, nb::object indices,
+           nb::object index_dtype_, const Context* context, nb::object stream) {
   Call call(input, "input", context, stream);
   TopKArgs args{.input = call.first(),
                 .k = k,
@@ -156,15 +157,16 @@ nb::object top_k_(ArrayLike input, std::int64_t k, bool sorted, nb::object row_s
   const std::int64_t width = std::clamp<std::int64_t>(k, 0, 4096), rows = rows_of(args.input);
   const Output new_values = call.wanted(values, "values", args.input.dtype, {rows, width});
   const Output new_indices = call.out(indices, "indices", index_dtype(index_dtype_, "index_dtype"), {rows, width});
+  check_type(new_indices, indices, "indices", index_dtype_, "index_dtype");
   args.values = new_values.view;
   args.indices = new_indices.view;
   call.run(kNames, [&] { top_k(call.context(), args); });
   return nb::make_tuple(new_values.object, new_indices.object);
 }
 
-nb::object speculative(ArrayLike target_probs, ArrayLike draft_tokens, nb::object draft_probs, nb::object draft_lengths, bool greedy,
-                       nb::object seed, nb::object offset, nb::object tokens, nb::object token_dtype, nb::object accepted,
-                       const Context* context, nb::object stream) {
+Two speculative(ArrayLike target_probs, ArrayLike draft_tokens, nb::object draft_probs, nb::object draft_lengths, bool greedy,
+                nb::object seed, nb::object offset, nb::object tokens, nb::object token_dtype, nb::object accepted, const Context* context,
+                nb::object stream) {
   Call call(target_probs, "target_probs", context, stream);
   SpeculativeArgs args{.draft_probs = call.in(draft_probs, "draft_probs"),
                        .draft_tokens = call.in(draft_tokens, "draft_tokens"),
@@ -176,7 +178,8 @@ nb::object speculative(ArrayLike target_probs, ArrayLike draft_tokens, nb::objec
   const TensorView& target = args.target_probs;
   const DType type = index_dtype(token_dtype, "token_dtype");
   const Output emitted = call.out(tokens, "tokens", type, {rows_of(target), target.rank > 1 ? target.shape[1] : 0});
-  const Output counts = call.wanted(accepted, "accepted", type, {rows_of(target)});
+  check_type(emitted, tokens, "tokens", token_dtype, "token_dtype");
+  const Output counts = call.wanted(accepted, "accepted", emitted.view.dtype, {rows_of(target)});
   args.tokens = emitted.view;
   args.accepted = counts.view;
   call.run(kNames, [&] { chain_speculative_sample(call.context(), args); });

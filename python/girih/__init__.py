@@ -1,6 +1,13 @@
 """Girih: attention for LLM inference over any KV-cache layout, on CPUs and NVIDIA GPUs."""
 
-from . import variants
+from . import bench, variants
+from ._activation import (
+    activate,
+    gelu_and_mul,
+    gelu_tanh_and_mul,
+    silu_and_mul,
+    swigluoai_and_mul,
+)
 from ._attention import attention
 from ._context import default_context
 from ._girih import (
@@ -71,21 +78,17 @@ from ._girih import (
 from ._girih import abs as abs
 from ._girih import max as max
 from ._girih import min as min
-from ._show_plan import show_plan
-from ._svg import Svg
-from ._variant import Array, Bits, Scalar, variant
-from ._warmup import warmup
-from .activation import (
-    activate,
-    gelu_and_mul,
-    gelu_tanh_and_mul,
-    silu_and_mul,
-    swigluoai_and_mul,
+from ._norm import layer_norm, rms_norm
+from ._quantization import dequantize, packbits, quantize, segment_packbits
+from ._rope import (
+    Yarn,
+    rope,
+    rope_append,
+    rope_append_planned,
+    rope_cos_sin,
+    rope_frequencies,
 )
-from .norm import layer_norm, rms_norm
-from .quantization import dequantize, packbits, quantize, segment_packbits
-from .rope import Yarn, rope, rope_cos_sin, rope_frequencies
-from .sampling import (
+from ._sampling import (
     Sampled,
     Speculated,
     TopK,
@@ -97,6 +100,10 @@ from .sampling import (
     top_k_renorm_probs,
     top_p_renorm_probs,
 )
+from ._show_plan import show_plan
+from ._svg import Svg
+from ._variant import Array, Bits, Scalar, variant
+from ._warmup import warmup
 
 __all__ = [
     "Array",
@@ -120,11 +127,11 @@ __all__ = [
     "Sampled",
     "Scalar",
     "Schedule",
-    "Segment",
-    "SegmentData",
     "Schedule",
     "Segment",
     "Segment",
+    "Segment",
+    "SegmentData",
     "SegmentData",
     "SegmentData",
     "Speculated",
@@ -141,6 +148,7 @@ __all__ = [
     "attention",
     "attention_capabilities",
     "available_cpu_targets",
+    "bench",
     "bits",
     "block_sparse",
     "chain_speculative_sample",
@@ -174,6 +182,8 @@ __all__ = [
     "request",
     "rms_norm",
     "rope",
+    "rope_append",
+    "rope_append_planned",
     "rope_cos_sin",
     "rope_frequencies",
     "rsqrt",

@@ -158,6 +158,8 @@ def test_bad_arrays() -> None:
         girih.rms_norm("x", out=out)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"out\.shape\[1\]=8; must be 9"):
         girih.rms_norm(np.ones((2, 9), np.float32), out=out)
+    with pytest.raises(ValueError, match="dtype: is f16, but out is f32; leave one out"):
+        girih.rms_norm(np.ones((2, 8), np.float32), dtype="f16", out=out)
     with pytest.raises(ValueError, match="out shares memory with x"):
         buffer = np.ones((2, 12), np.float32)
         girih.rms_norm(buffer[:, :8], out=buffer[:, 4:])

@@ -222,6 +222,10 @@ def test_bad_codes() -> None:
         girih.dequantize(np.ones((2, 8), np.uint8), np.ones((2, 1), np.uint8), "block", codes="nvfp4", dim=9)
     with pytest.raises(ValueError, match="codes: is e5m2, but x is i8"):
         girih.dequantize(np.ones((2, 8), np.int8), np.ones(2, np.float32), codes="e5m2")
+    with pytest.raises(ValueError, match="dtype: is f32, but out is f16"):
+        girih.dequantize(
+            np.ones((2, 8), np.int8), np.ones(2, np.float32), dtype="f32", out=np.zeros((2, 8), np.float16)
+        )
     with pytest.raises(ValueError, match="out is i32"):
         girih.dequantize(np.ones((2, 8), np.int8), np.ones(2, np.float32), dtype="i32")
 

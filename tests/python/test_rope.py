@@ -57,7 +57,9 @@ def test_table_as_a_tensor() -> None:
     torch = pytest.importorskip("torch")
     table = girih.rope_cos_sin(16, 9, like=torch.empty(0))
     assert isinstance(table, torch.Tensor) and table.dtype == torch.float32
-    np.testing.assert_array_equal(table.numpy(), girih.rope_cos_sin(16, 9))
+    np.testing.assert_array_equal(table.numpy(), girih.rope_cos_sin(16, 9, like=np.zeros(1)))
+    with pytest.raises(TypeError, match="like: .*list.* is neither"):
+        girih.rope_cos_sin(16, 9, like=[])  # type: ignore[arg-type]
 
 
 def test_scalings() -> None:

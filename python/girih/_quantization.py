@@ -3,12 +3,11 @@ scales."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from . import _girih
 from ._girih import Context, Quantization
-from ._typing import ArrayLike, DTypeLike, StreamLike
+from ._typing import ArrayLike, DTypeLike, IndicesLike, StreamLike
 
 __all__ = ["BitOrder", "Quantization", "Scale", "dequantize", "packbits", "quantize", "segment_packbits"]
 
@@ -56,7 +55,7 @@ def dequantize(
     global_scale: float = 1.0,
     swizzled: bool = False,
     dim: int | None = None,
-    dtype: DTypeLike = "f32",
+    dtype: DTypeLike | None = None,
     out: ArrayLike | None = None,
     context: Context | None = None,
     stream: StreamLike | None = None,
@@ -67,7 +66,7 @@ def dequantize(
     scales: what :func:`quantize` returned, or any other values (a NaN scale makes NaN).
     codes: the type of codes where the array does not say it: nvfp4, mxfp4, or e4m3 and e5m2 in uint8 arrays.
     dim: 4-bit codes of a row, where that is odd.
-    dtype: of an output that is made: float32, float16 or bfloat16.
+    dtype: of an output that is made: float32 (None), float16 or bfloat16.
     out: of x's shape. None: made in x's library.
 
     Raises ValueError for shapes, dtypes, devices, strides or overlaps that do not fit, before anything is written.
@@ -93,7 +92,7 @@ def packbits(
 
 def segment_packbits(
     x: ArrayLike,
-    indptr: ArrayLike | Sequence[int],
+    indptr: IndicesLike,
     *,
     order: BitOrder = "little",
     out: ArrayLike | None = None,

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from . import _girih
-from ._girih import Context, Quantization, Rope
-from ._typing import ArrayLike, StreamLike
+from ._girih import Attention, Context, DevicePlan, KvStore, Quantization, Rope
+from ._typing import ArrayLike, IndicesLike, StreamLike
 
-__all__ = ["Yarn", "rope", "rope_cos_sin", "rope_frequencies"]
+__all__ = ["Yarn", "rope", "rope_append", "rope_append_planned", "rope_cos_sin", "rope_frequencies"]
 
 
 class Yarn(NamedTuple):
@@ -66,7 +66,7 @@ def rope_cos_sin(
     llama31, yarn: rules of these models, see :class:`girih.Rope.Llama31` and :class:`Yarn`.
     ntk: theta becomes ``theta * ntk ** (rotary_dim / (rotary_dim - 2))``. Dynamic NTK for a length L beyond the
         original context C with factor s is ``ntk = s * L / C - (s - 1)``.
-    like: the table is a tensor on the device of this torch.Tensor. None: a numpy.ndarray.
+    like: a torch.Tensor, on whose device the table then is a tensor. None, or a numpy.ndarray: a numpy.ndarray.
 
     Raises ValueError for numbers that make no table.
     """
@@ -78,6 +78,8 @@ def rope_cos_sin(
         return torch.frombuffer(table, dtype=torch.float32).view(num_positions, rotary_dim).to(like.device)
     import numpy
 
+    if like is not None and not isinstance(like, numpy.ndarray):
+        raise TypeError(f"like: {type(like)} is neither a torch.Tensor nor a numpy.ndarray")
     return numpy.frombuffer(table, dtype=numpy.float32).reshape(num_positions, rotary_dim)
 
 
@@ -158,3 +160,150 @@ def rope(
         stream,
     )
     return result
+
+
+def rope_append(
+    store: KvStore,
+    q: ArrayLike | None,
+    k: ArrayLike,
+    v: ArrayLike | None,
+    cos_sin: ArrayLike,
+    *,
+    append_indptr: IndicesLike,
+    kv_len: IndicesLike,
+    kv_indices: IndicesLike | None = None,
+    kv_indptr: IndicesLike | None = None,
+    table_stride: int = 0,
+    positions: ArrayLike | None = None,
+    indptr: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
+    rotary_begin: int = 0,
+    interleaved: bool = False,
+    inplace: bool = False,
+    q_out: ArrayLike | None = None,
+    q_weight: ArrayLike | None = None,
+    k_weight: ArrayLike | None = None,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    q_quantization: Quantization | None = None,
+    k_nope: ArrayLike | None = None,
+    q_nope: ArrayLike | None = None,
+    q_nope_out: ArrayLike | None = None,
+    context: Context | None = None,
+    stream: StreamLike | None = None,
+) -> Any:
+    """:func:`rope` fused with :func:`girih.append`: K goes, normalised, rotated and quantised as the store's planes
+    say, to the places of the batch, as does V, unchanged but for its type; Q is rotated and, if asked, quantised. One
+    pass over memory.
+
+    store: takes K and V; its arrays must be writable.
+    q: [rows, heads, dim] or None. k: [rows, kv heads, dim]. v: [rows, kv heads, dim_v], None where the store has no V
+        (MLA).
+    append_indptr, kv_len, kv_indices, kv_indptr, table_stride: which rows go where, as :func:`girih.append` has them:
+        host arrays. Rows past append_indptr's last are padding; results for q are of the rows before.
+    positions, indptr, offsets: as :func:`rope`. None: each key's own, its index in its request's list.
+    k_nope, q_nope, q_nope_out: MLA's parts that do not rotate: k_nope [rows, kv heads, dim] goes to the store's K, the
+        rotated k to its k_rope plane; q_nope to q_nope_out, with q's quantisation, whose scales must then be a
+        tensor's.
+    inplace: q and q_nope themselves take the results.
+
+    All else as :func:`rope`. Returns q's result, or with q_nope the pair (q, q_nope); None without q.
+    Raises ValueError for what does not fit, before anything is written. Cannot be captured in a CUDA graph; see
+    :func:`rope_append_planned`.
+    """
+    return _girih.rope_append(
+        store,
+        q,
+        k,
+        v,
+        cos_sin,
+        append_indptr,
+        kv_len,
+        kv_indices,
+        kv_indptr,
+        table_stride,
+        positions,
+        indptr,
+        offsets,
+        rotary_begin,
+        interleaved,
+        inplace,
+        q_out,
+        q_weight,
+        k_weight,
+        eps,
+        weight_offset,
+        q_quantization,
+        k_nope,
+        q_nope,
+        q_nope_out,
+        context,
+        stream,
+    )
+
+
+def rope_append_planned(
+    plan: Attention | DevicePlan,
+    store: KvStore,
+    q: ArrayLike | None,
+    k: ArrayLike,
+    v: ArrayLike | None,
+    cos_sin: ArrayLike,
+    *,
+    kv_indices: ArrayLike | None = None,
+    segment: int = 0,
+    positions: ArrayLike | None = None,
+    indptr: ArrayLike | None = None,
+    offsets: ArrayLike | None = None,
+    rotary_begin: int = 0,
+    interleaved: bool = False,
+    inplace: bool = False,
+    q_out: ArrayLike | None = None,
+    q_weight: ArrayLike | None = None,
+    k_weight: ArrayLike | None = None,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    q_quantization: Quantization | None = None,
+    k_nope: ArrayLike | None = None,
+    q_nope: ArrayLike | None = None,
+    q_nope_out: ArrayLike | None = None,
+    context: Context | None = None,
+    stream: StreamLike | None = None,
+) -> Any:
+    """:func:`rope_append` for the batch that ``plan`` holds, on CUDA: row i belongs to query token i, and the query
+    tokens of a group are the last keys of its list in ``segment`` (not written where a list is shorter). Reads nothing
+    but device memory, so a captured graph appends whatever is planned before a replay. Two tokens may not go to the
+    same place, which is not checked.
+
+    kv_indices: the segment's int32 page ids, on the device.
+    positions, indptr, offsets: None: as the segment's kv_rope_pos has them.
+
+    All else as :func:`rope_append`. Raises NotImplementedError on the CPU.
+    """
+    return _girih.rope_append_planned(
+        plan,
+        store,
+        q,
+        k,
+        v,
+        cos_sin,
+        kv_indices,
+        segment,
+        positions,
+        indptr,
+        offsets,
+        rotary_begin,
+        interleaved,
+        inplace,
+        q_out,
+        q_weight,
+        k_weight,
+        eps,
+        weight_offset,
+        q_quantization,
+        k_nope,
+        q_nope,
+        q_nope_out,
+        context,
+        stream,
+    )
