@@ -47,7 +47,7 @@ def main() -> None:
     tokenizer: Tokenizer
     if args.model is None:
         tokenizer = ByteTokenizer()
-        config, weights = random_model(tokenizer.vocab_size, ByteTokenizer.EOS)
+        config, weights = random_model(tokenizer.vocab_size)
         name = "random-llama"
     else:
         config, weights = load(args.model)

@@ -116,6 +116,8 @@ class Engine:
             ),
             context=model.context,
         )
+        on_cpu = model.context.device == "cpu"
+        self._sampler = model.context if on_cpu else girih.Context("cpu")
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # oldest first
         self.stats = Stats()
@@ -344,23 +346,23 @@ class Engine:
 
     def _sample(self, logits: torch.Tensor, requests: list[Request]) -> list[TokenLogprob]:
         asked = [request.sampling for request in requests]
-        device, rows = self.model.device, len(requests)
+        rows = len(requests)
         # A draw is a function of its row's seed alone: the request's, moved on a token.
         seeds = [(r.seed + len(r.tokens) * 0x9E3779B97F4A7C15) & ((1 << 63) - 1) for r in requests]
         allowed = None
         if self.tokenizer.allowed is not None:
-            allowed = torch.tensor([self.tokenizer.allowed] * rows, dtype=torch.int32, device=device)
+            allowed = torch.tensor([self.tokenizer.allowed] * rows, dtype=torch.int32)
         wanted = [s.num_logprobs for s in asked if s.num_logprobs is not None]
         sampled = girih.sample(
-            logits,
+            logits.cpu(),  # Girih does not sample on GPUs yet
             allowed=allowed,
-            temperature=torch.tensor([s.temperature for s in asked], dtype=torch.float32, device=device),
-            top_k=torch.tensor([s.top_k for s in asked], dtype=torch.int32, device=device),
-            top_p=torch.tensor([s.top_p for s in asked], dtype=torch.float32, device=device),
-            seed=torch.tensor(seeds, dtype=torch.int64, device=device),
+            temperature=torch.tensor([s.temperature for s in asked], dtype=torch.float32),
+            top_k=torch.tensor([s.top_k for s in asked], dtype=torch.int32),
+            top_p=torch.tensor([s.top_p for s in asked], dtype=torch.float32),
+            seed=torch.tensor(seeds, dtype=torch.int64),
             logprobs=bool(wanted),
             num_top=max(wanted, default=0),
-            context=self.model.context,
+            context=self._sampler,
         )
         tokens: list[int] = sampled.tokens.tolist()
         logprobs: list[float] = sampled.logprobs.tolist() if wanted else [0.0] * rows
@@ -406,6 +408,11 @@ class Engine:
         if output is not None:
             request.emit(output)
 
+    def _state(self, request: Request) -> str:
+        if request in self.waiting:
+            return "waiting" if request.cached is None else "preempted"
+        return "decode" if request.generates else "prefill"
+
     def snapshot(self) -> dict[str, Any]:
         """All that the web page shows."""
         pool = self.pool
@@ -425,7 +432,7 @@ class Engine:
             "requests": [
                 {
                     "number": r.number,
-                    "state": "waiting" if r in self.waiting else "decode" if r.generates else "prefill",
+                    "state": self._state(r),
                     "prompt": r.prompt_len,
                     "cached": r.cached or 0,
                     "computed": r.computed,

@@ -7,6 +7,7 @@ the cache stands in a `Batch`, which the engine makes each step; `Attention.plan
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,9 +188,9 @@ class Llama:
         x = girih.rms_norm(residual, self.layers[0].norm, eps=c.rms_norm_eps, context=context)
         for i, layer in enumerate(self.layers):
             qkv = F.linear(x, *layer.qkv)
-            q, k, v = (t.view(rows, -1, c.head_dim) for t in qkv.split([q_size, kv_size, kv_size], dim=-1))
-            girih.rope(q, k, self.cos_sin, positions=batch.positions, inplace=True, context=context)
-            self._append(i, batch, attention, k, v)
+            parts = torch.split(qkv, [q_size, kv_size, kv_size], dim=-1)
+            q, k, v = (part.view(rows, -1, c.head_dim) for part in parts)
+            self._rope_append(i, batch, attention, q, k, v)
             data = [girih.SegmentData(self.stores[i], indices) for indices in batch.segment_indices]
             x = F.linear(attention.run(q, data).view(rows, q_size), *layer.o)
             # The residual stream is updated in place by the norm that reads it.
@@ -207,19 +208,37 @@ class Llama:
         )
         return normed
 
-    def _append(self, i: int, b: Batch, attention: girih.Attention, k: torch.Tensor, v: torch.Tensor) -> None:
-        if self.device.type == "cuda":  # where the plan, already on the device, says where to
-            own = len(b.segment_indices) - 1
-            girih.append_planned(attention, self.stores[i], k, v, kv_indices=b.segment_indices[own], segment=own)
+    def _rope_append(
+        self, i: int, b: Batch, attention: girih.Attention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> None:
+        """Rotates q in place; k, rotated, and v go to their places in layer i's cache."""
+        store, table = self.stores[i], self.cos_sin
+        if self.device.type == "cuda":  # where the plan, already on the device, says which places
+            girih.rope_append_planned(
+                attention,
+                store,
+                q,
+                k,
+                v,
+                table,
+                segment=len(b.segment_indices) - 1,
+                kv_indices=b.segment_indices[-1],
+                positions=b.positions,
+                inplace=True,
+            )
             return
-        girih.append(
-            self.stores[i],
+        girih.rope_append(
+            store,
+            q,
             k,
             v,
+            table,
             append_indptr=b.qo_indptr,
             kv_len=b.kv_len,
-            kv_indices=b.kv_indices,
             kv_indptr=b.kv_indptr,
+            kv_indices=b.kv_indices,
+            positions=b.positions,
+            inplace=True,
             context=self.context,
         )
 
@@ -243,8 +262,8 @@ def load(folder: Path) -> tuple[Config, Weights]:
     return Config.from_dict(config), weights
 
 
-def random_model(vocab_size: int, eos_token: int, seed: int = 0) -> tuple[Config, Weights]:
-    """A small Llama of random weights, which babbles."""
+def random_model(vocab_size: int, seed: int = 0) -> tuple[Config, Weights]:
+    """A small Llama of random weights: it babbles."""
     c = Config(
         vocab_size=vocab_size,
         hidden_size=256,
@@ -254,18 +273,17 @@ def random_model(vocab_size: int, eos_token: int, seed: int = 0) -> tuple[Config
         num_kv_heads=2,
         head_dim=32,
         max_len=2048,
-        eos_tokens=frozenset([eos_token]),
     )
     generator = torch.Generator().manual_seed(seed)
 
     def normal(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn(rows, columns, generator=generator) / columns**0.5
+        return torch.randn(rows, columns, generator=generator) / math.sqrt(columns)
 
     q_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     weights = {
         "model.embed_tokens.weight": normal(c.vocab_size, c.hidden_size),
         "model.norm.weight": torch.ones(c.hidden_size),
-        "lm_head.weight": normal(c.vocab_size, c.hidden_size) * 2,
+        "lm_head.weight": normal(c.vocab_size, c.hidden_size),
     }
     for i in range(c.num_layers):
         at = f"model.layers.{i}."

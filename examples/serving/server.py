@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,7 +111,7 @@ class Choices:
 
         self.requests.append(self._engine.engine.make_request(prompt, sampling, emit))
 
-    async def run(self) -> AsyncIterator[tuple[int, Output]]:
+    async def run(self) -> AsyncGenerator[tuple[int, Output], None]:
         """Ends with the last output, or early when the client is gone. However it ends, nothing is left running."""
         self._engine.submit(*self.requests)
         left = len(self.requests)

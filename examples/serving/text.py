@@ -27,15 +27,15 @@ def plain_chat(messages: Sequence[Message]) -> str:
 
 
 class ByteTokenizer:
-    """Token i is byte i; 256 begins a text, 257 ends it. For random weights, which may then say printable ASCII only."""
+    """Token i is byte i, 256 begins a text, none ends it. For random weights, which may say printable ASCII only."""
 
-    BOS, EOS = 256, 257
+    BOS = 256
 
     def __init__(self) -> None:
-        self.vocab_size = 258
-        self.eos_tokens = frozenset([self.EOS])
+        self.vocab_size = 257
+        self.eos_tokens: frozenset[int] = frozenset()
         words = [0] * ((self.vocab_size + 31) // 32)
-        for token in (*range(32, 127), self.EOS):
+        for token in range(32, 127):
             words[token // 32] |= 1 << token % 32
         self.allowed: list[int] | None = [word - (1 << 32) if word >> 31 else word for word in words]  # as int32
 

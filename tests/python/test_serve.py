@@ -35,9 +35,9 @@ torch.set_num_threads(1)  # these matrices are small
 
 
 def free_tokenizer(vocab_size: int) -> ByteTokenizer:
-    """Every token may be sampled, none ends a text."""
+    """Every token may be sampled."""
     tokenizer = ByteTokenizer()
-    tokenizer.vocab_size, tokenizer.eos_tokens, tokenizer.allowed = vocab_size, frozenset(), None
+    tokenizer.vocab_size, tokenizer.allowed = vocab_size, None
     return tokenizer
 
 
@@ -231,9 +231,7 @@ def test_text_is_held_back() -> None:
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[str, EngineThread]]:
     tokenizer = ByteTokenizer()
-    assert tokenizer.allowed is not None
-    tokenizer.allowed[-1] = 0  # no end of text: lengths are known
-    config, weights = random_model(tokenizer.vocab_size, tokenizer.EOS)
+    config, weights = random_model(tokenizer.vocab_size)
     sizes = {"page": 8, "max_len": 1024, "token_budget": 64, "max_requests": 8}
     engine = EngineThread(make_engine(config, weights, 400, tokenizer=tokenizer, **sizes))
     with socket.socket() as listener:
