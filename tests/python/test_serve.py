@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,19 @@ from serving.engine import BadRequest, Engine, EngineThread, Output, Request, Sa
 from serving.model import Config, Llama, load, random_model
 from serving.pages import PagePool, page_hashes
 from serving.server import make_app
-from serving.text import ByteTokenizer, TextStream
+from serving.text import ByteTokenizer, FolderTokenizer, TextStream
 
 PAGE = 4
+MESSAGES: Any = [{"role": "user", "content": "How are you?"}]
 
-torch.set_num_threads(1)  # these matrices are small
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """These matrices are small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def free_tokenizer(vocab_size: int) -> ByteTokenizer:
@@ -225,6 +234,47 @@ def test_text_is_held_back() -> None:
     assert "".join(stream.push(token) for token in b"\xc3a st") == "\ufffda " and stream.finish() == "st"
 
 
+def test_a_tokenizer_of_a_folder(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=alphabet, special_tokens=["<s>", "</s>"], show_progress=False
+    )
+    bpe.train_from_iterator(["girih tiles, star tiles, and girih again"] * 3, trainer)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<s>", eos_token="</s>")
+    fast.save_pretrained(tmp_path)
+    plain = FolderTokenizer(tmp_path, frozenset())
+    assert plain.eos_tokens == {1} and FolderTokenizer(tmp_path, frozenset([7])).eos_tokens == {7}
+    text = "girih: ﷽ and 🌟 tiles"
+    tokens = plain.encode(text)
+    stream = TextStream(plain, [])
+    pieces = [stream.push(token) for token in tokens]
+    assert "".join(pieces) + stream.finish() == text and not any("\ufffd" in piece for piece in pieces)
+    assert len(tokens) < len(text.encode()) and plain.decode([*tokens, 1]) == text
+    assert plain.decode(plain.encode_chat(MESSAGES)) == "user: How are you?\nassistant:"
+    fast.chat_template = "{% for m in messages %}<s>{{ m.role }}|{{ m.content }}</s>{% endfor %}<s>assistant|"
+    fast.save_pretrained(tmp_path)
+    chat = FolderTokenizer(tmp_path, frozenset()).encode_chat(MESSAGES)
+    assert chat == plain.encode("<s>user|How are you?</s><s>assistant|") and chat[0] == 0
+
+
+def test_bfloat16(reference: Any) -> None:
+    """The same tokens as long as rounding does not decide: the first ones are clear."""
+    config, weights = load(reference[1])
+    engine = make_engine(replace(config, dtype=torch.bfloat16), weights, 64, token_budget=16, max_requests=4)
+    requests = [submit(engine, prompt, Sampling(temperature=0, max_tokens=1, num_logprobs=1)) for prompt in prompts(3)]
+    finish(engine)
+    model = reference[0]
+    for prompt, (_, outputs) in zip(prompts(3), requests, strict=True):
+        one = outputs[0].logprobs[0]
+        with torch.inference_mode():
+            expected = model(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+        assert abs(one.logprob - float(expected[one.token])) < 0.3 and expected.max() - expected[one.token] < 0.3
+
+
 # ---- the endpoint
 
 
@@ -250,9 +300,6 @@ def server() -> Iterator[tuple[str, EngineThread]]:
 def client(server: Any) -> Iterator[Any]:
     with openai.OpenAI(base_url=server[0] + "/v1", api_key="none", max_retries=0) as client:
         yield client
-
-
-MESSAGES: Any = [{"role": "user", "content": "How are you?"}]
 
 
 def test_completions(client: Any) -> None:
