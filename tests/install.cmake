@@ -14,7 +14,7 @@ endfunction()
 file(REMOVE_RECURSE ${BUILD}/install-test)
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${prefix} --config ${CONFIG})
 
-file(GLOB public_headers RELATIVE ${ROOT}/include ${ROOT}/include/girih/*.h)
+file(GLOB_RECURSE public_headers RELATIVE ${ROOT}/include ${ROOT}/include/girih/*.h)
 foreach(header ${public_headers} girih/version.h)
   if(NOT EXISTS ${prefix}/include/${header})
     message(FATAL_ERROR "include/${header} was not installed")

@@ -26,6 +26,20 @@ struct Store {
   std::vector<nb::object> owners{};
 };
 
+enum class Arrangement { paged, ragged, blocks };
+
+struct ScaleArguments {
+  nb::handle k_scale, v_scale;
+  double k_global, v_global;
+  nb::handle k_rope_scale = nb::none();
+};
+
+/// K, its RoPE part and V in arrays of their own; None where there is none. `block_page`: tokens a page of Arrangement::blocks.
+Store make_store(Arrangement arrangement, nb::handle k, nb::handle v, std::string_view layout, std::int64_t block_page, nb::handle k_rope,
+                 nb::handle k_dtype, nb::handle v_dtype, const ScaleArguments& scales);
+/// K and V in one array of rank 5.
+Store make_combined_store(nb::handle kv, std::string_view layout, nb::handle kv_dtype, const ScaleArguments& scales);
+
 /// Throws ValueError naming `what` unless the store's heads, dims and device are the spec's.
 void check_store(const Store& store, const AttentionSpec& spec, Device device, std::string_view what);
 
@@ -40,6 +54,7 @@ struct StoreSegment {
   DeviceIndices<std::int64_t> page_pos{};
 };
 
+/// "NHD" or "HND", else ValueError.
 KvLayout kv_layout(std::string_view text);
 
 }  // namespace girih::python

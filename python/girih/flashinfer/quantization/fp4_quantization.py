@@ -1,0 +1,269 @@
+"""flashinfer.quantization.fp4_quantization: NVFP4, that is e2m1 codes with an e4m3 scale for 16 and one f32 scale a tensor.
+
+FlashInfer takes the global scale as what values are multiplied by (448 * 6 / largest magnitude); Girih as what codes are. Power-of-two
+scales (MXFP4) are refused on the way in, since FlashInfer rounds them up and Girih, as OCP MX says, down; decoding has no such choice.
+"""
+
+from __future__ import annotations
+
+import torch
+
+import girih
+
+from .._arguments import one_of, refuse
+from ..tllm_enums import SfLayout
+from ..utils import round_up
+
+
+class _Unset:
+    """An argument left out, which differs from None."""
+
+    def __repr__(self) -> str:
+        return "_UNSET"
+
+
+_UNSET = _Unset()
+_BLOCK = 16
+_BACKENDS = ("auto", "cuda", "cute-dsl", "cake")
+
+
+def _check_recipe(function: str, nvfp4_4over6: object) -> None:
+    if nvfp4_4over6 is not None and nvfp4_4over6 is not _UNSET:
+        raise refuse(function, "nvfp4_4over6", nvfp4_4over6, "Girih quantises NVFP4 with one scale candidate a block")
+
+
+def _tiled(scales: torch.Tensor, layout: SfLayout) -> torch.Tensor:
+    """Scales [rows, blocks] in tiles of 128 x 4 or 8 x 4, padded with zeros to whole ones; flat."""
+    rows, blocks = scales.shape
+    height = 128 if layout == SfLayout.layout_128x4 else 8
+    padded = torch.nn.functional.pad(scales, (0, -blocks % 4, 0, -rows % height))
+    if layout == SfLayout.layout_8x4:
+        return padded.view(-1, 8, padded.shape[1] // 4, 4).permute(0, 2, 1, 3).reshape(-1)
+    return padded.view(-1, 4, 32, padded.shape[1] // 4, 4).permute(0, 3, 2, 1, 4).reshape(-1)
+
+
+def _untiled(scales: torch.Tensor, rows: int, blocks: int, layout: SfLayout) -> torch.Tensor:
+    """The inverse of _tiled(): [rows, blocks]."""
+    columns = round_up(blocks, 4) // 4
+    if layout == SfLayout.layout_linear:
+        return scales.reshape(rows, blocks)
+    if layout == SfLayout.layout_8x4:
+        plain = scales.reshape(-1, columns, 8, 4).permute(0, 2, 1, 3)
+    else:
+        plain = scales.reshape(-1, columns, 32, 4, 4).permute(0, 3, 2, 1, 4)
+    return plain.reshape(-1, columns * 4)[:rows, :blocks].contiguous()
+
+
+def _encode(x: torch.Tensor, decode_scale: float, layout: SfLayout) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes uint8 [rows, dim / 2] and scales uint8 of x [rows, dim], laid out."""
+    rows, dim = x.shape
+    codes = torch.empty(rows, dim // 2, dtype=torch.uint8, device=x.device)
+    swizzled = layout == SfLayout.layout_128x4
+    blocks = dim // _BLOCK
+    if swizzled:
+        scales = torch.zeros(round_up(rows, 128), round_up(blocks, 4), dtype=torch.uint8, device=x.device)
+    else:
+        scales = torch.empty(rows, blocks, dtype=torch.uint8, device=x.device)
+    girih.quantize(x, "nvfp4", "block", scales=scales, global_scale=decode_scale, swizzled=swizzled, out=codes)
+    if layout == SfLayout.layout_8x4:
+        scales = _tiled(scales, layout).view(-1, round_up(blocks, 4))
+    return codes, scales
+
+
+def _layout(swizzled: bool, small: bool) -> SfLayout:
+    if not swizzled:
+        return SfLayout.layout_linear
+    return SfLayout.layout_8x4 if small else SfLayout.layout_128x4
+
+
+def fp4_quantize(
+    input: torch.Tensor,
+    global_scale: torch.Tensor | None = None,
+    sf_vec_size: int = 16,
+    sf_use_ue8m0: bool = False,
+    is_sf_swizzled_layout: bool = True,
+    is_sf_8x4_layout: bool = False,
+    is_global_scale_inversed: bool = False,
+    enable_pdl: bool | None = None,
+    backend: str = "auto",
+    nvfp4_4over6: object | None = _UNSET,
+    *,
+    batch_invariant: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes uint8 [..., dim / 2] of input [..., dim] and scales uint8: [rows, dim / 16], or of whole tiles where swizzled.
+
+    global_scale f32 [1] multiplies values before they are coded; with is_global_scale_inversed it divides them.
+    """
+    function = "fp4_quantize"
+    one_of(function, "backend", backend, _BACKENDS)
+    _check_recipe(function, nvfp4_4over6)
+    if batch_invariant:
+        raise refuse(
+            function, "batch_invariant", True, "it asks for another recipe; rows are independent of each other anyway"
+        )
+    if sf_vec_size != _BLOCK or sf_use_ue8m0:
+        wrong = ("sf_vec_size", sf_vec_size) if sf_vec_size != _BLOCK else ("sf_use_ue8m0", True)
+        raise refuse(
+            function, *wrong, 'scales are of 16, in e4m3; girih.quantize(x, "mxfp4", "block") writes OCP MXFP4'
+        )
+    if input.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise refuse(function, "input.dtype", input.dtype, "dequantise it to 16 bits first")
+    dim = input.shape[-1]
+    if dim % _BLOCK != 0:
+        raise ValueError(f"input.shape[-1]={dim}; must be a multiple of {_BLOCK}")
+    scale = 1.0 if global_scale is None else float(global_scale)
+    decode = scale if is_global_scale_inversed else 1.0 / scale
+    codes, scales = _encode(input.reshape(-1, dim), decode, _layout(is_sf_swizzled_layout, is_sf_8x4_layout))
+    return codes.view(*input.shape[:-1], dim // 2), scales
+
+
+def nvfp4_quantize(
+    a: torch.Tensor,
+    a_global_sf: torch.Tensor,
+    sfLayout: SfLayout = SfLayout.layout_128x4,
+    do_shuffle: bool = False,
+    sf_vec_size: int = 16,
+    enable_pdl: bool | None = None,
+    backend: str = "auto",
+    per_token_activation: bool = False,
+    expanded_idx_to_permuted_idx: torch.Tensor | None = None,
+    out_scale: torch.Tensor | None = None,
+    nvfp4_4over6: object | None = _UNSET,
+    *,
+    batch_invariant: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """fp4_quantize() of a [rows, dim] with the scales' layout by name."""
+    function = "nvfp4_quantize"
+    if do_shuffle:
+        raise refuse(function, "do_shuffle", True, "it lays weights out for kernels that Girih does not have")
+    if per_token_activation:
+        raise refuse(function, "per_token_activation", True, "Girih's global scale is one number a tensor")
+    for name, given in (("expanded_idx_to_permuted_idx", expanded_idx_to_permuted_idx), ("out_scale", out_scale)):
+        if given is not None:
+            raise refuse(function, name, "...", "it goes with per_token_activation")
+    layout = SfLayout(sfLayout)
+    return fp4_quantize(
+        a,
+        a_global_sf,
+        sf_vec_size,
+        is_sf_swizzled_layout=layout != SfLayout.layout_linear,
+        is_sf_8x4_layout=layout == SfLayout.layout_8x4,
+        backend=backend,
+        nvfp4_4over6=nvfp4_4over6,
+        batch_invariant=batch_invariant,
+    )
+
+
+def nvfp4_batched_quantize(
+    a: torch.Tensor,
+    a_global_sf: torch.Tensor,
+    sf_vec_size: int = 16,
+    nvfp4_4over6: object | None = _UNSET,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """nvfp4_quantize() of every a[i] of a [batch, rows, dim]; scales [batch, bytes of whole tiles]."""
+    parts = [fp4_quantize(x, a_global_sf, sf_vec_size, nvfp4_4over6=nvfp4_4over6) for x in a]
+    return torch.stack([codes for codes, _ in parts]), torch.stack([scales.reshape(-1) for _, scales in parts])
+
+
+def silu_and_mul_nvfp4_quantize(
+    input: torch.Tensor,
+    global_scale: torch.Tensor,
+    sf_vec_size: int = 16,
+    is_sf_swizzled_layout: bool = True,
+    is_sf_8x4_layout: bool = False,
+    enable_pdl: bool | None = None,
+    nvfp4_4over6: object | None = _UNSET,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """fp4_quantize(silu_and_mul(input)), the product rounded to input's type between."""
+    product = girih.activate(input.reshape(-1, input.shape[-1]), "silu")
+    return fp4_quantize(
+        product,
+        global_scale,
+        sf_vec_size,
+        is_sf_swizzled_layout=is_sf_swizzled_layout,
+        is_sf_8x4_layout=is_sf_8x4_layout,
+        nvfp4_4over6=nvfp4_4over6,
+    )
+
+
+def block_scale_interleave(unswizzled_sf: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Scales [rows, blocks], or [experts, rows, blocks], in tiles of 128 x 4 padded with zeros; flat."""
+    if unswizzled_sf.dtype not in (torch.uint8, torch.bfloat16):
+        raise ValueError(f"unswizzled_sf.dtype={unswizzled_sf.dtype}; must be uint8 or bfloat16")
+    experts = unswizzled_sf.unsqueeze(0) if unswizzled_sf.ndim == 2 else unswizzled_sf
+    tiled = torch.cat([_tiled(scales, SfLayout.layout_128x4) for scales in experts])
+    if out is None:
+        return tiled
+    if out.device != tiled.device or out.dtype != tiled.dtype or out.shape != tiled.shape or not out.is_contiguous():
+        raise ValueError(f"out must be a contiguous flat tensor of {tiled.shape[0]} {tiled.dtype} on {tiled.device}")
+    return out.copy_(tiled)
+
+
+nvfp4_block_scale_interleave = block_scale_interleave
+
+
+def e2m1_and_ufp8sf_scale_to_float(
+    e2m1_tensor: torch.Tensor,
+    ufp8_scale_tensor: torch.Tensor,
+    global_scale_tensor: torch.Tensor | None = None,
+    sf_vec_size: int = 16,
+    ufp8_type: int = 1,
+    is_sf_swizzled_layout: bool = True,
+    is_sf_8x4_layout: bool = False,
+) -> torch.Tensor:
+    """Values f32 [rows, dim], on the CPU, of codes uint8 [rows, dim / 2]: code * scale * global_scale_tensor.
+
+    ufp8_type 1: e4m3 scales of 16; 0: power-of-two scales of 32.
+    """
+    function = "e2m1_and_ufp8sf_scale_to_float"
+    if (sf_vec_size, ufp8_type) not in ((16, 1), (32, 0)):
+        raise refuse(
+            function, "sf_vec_size", sf_vec_size, "e4m3 scales (ufp8_type 1) are of 16, power-of-two ones (0) of 32"
+        )
+    codes = e2m1_tensor.cpu().view(torch.uint8)
+    rows, dim = codes.shape[0], codes.shape[1] * 2
+    flat = ufp8_scale_tensor.cpu().view(torch.uint8).reshape(-1)
+    scales = _untiled(flat, rows, dim // sf_vec_size, _layout(is_sf_swizzled_layout, is_sf_8x4_layout))
+    global_scale = 1.0 if global_scale_tensor is None else float(global_scale_tensor)
+    return girih.dequantize(
+        codes, scales, "block", codes="nvfp4" if ufp8_type == 1 else "mxfp4", global_scale=global_scale, dtype="f32"
+    )
+
+
+def mxfp4_dequantize(
+    a_fp4: torch.Tensor, a_sf: torch.Tensor, sfLayout: SfLayout = SfLayout.layout_128x4
+) -> torch.Tensor:
+    """Values f32 [rows, dim], on the CPU, of MXFP4 codes uint8 [rows, dim / 2] and their power-of-two scales."""
+    layout = SfLayout(sfLayout)
+    return e2m1_and_ufp8sf_scale_to_float(
+        a_fp4,
+        a_sf,
+        sf_vec_size=32,
+        ufp8_type=0,
+        is_sf_swizzled_layout=layout != SfLayout.layout_linear,
+        is_sf_8x4_layout=layout == SfLayout.layout_8x4,
+    )
+
+
+def nvfp4_kv_quantize(input: torch.Tensor, global_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes uint8 [rows, dim / 2] and e4m3 scales as uint8 [rows, dim / 16]; values are code * scale * global_scale."""
+    if input.ndim != 2 or input.shape[1] % _BLOCK != 0:
+        raise ValueError(f"input.shape={tuple(input.shape)}; must be [rows, dim], dim a multiple of {_BLOCK}")
+    return _encode(input, float(global_scale), SfLayout.layout_linear)
+
+
+def nvfp4_kv_dequantize(
+    fp4_data: torch.Tensor,
+    block_scales: torch.Tensor,
+    global_scale: torch.Tensor,
+    output_dtype: torch.dtype = torch.bfloat16,
+) -> torch.Tensor:
+    """code * scale * global_scale of what nvfp4_kv_quantize() returns, in output_dtype [rows, dim]."""
+    return girih.dequantize(
+        fp4_data,
+        block_scales.view(torch.uint8),
+        "block",
+        codes="nvfp4",
+        global_scale=float(global_scale),
+        dtype=output_dtype,
+    )

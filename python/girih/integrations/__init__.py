@@ -1,0 +1,1 @@
+"""Girih inside other libraries: `girih.integrations.transformers` for Hugging Face transformers."""

@@ -1,0 +1,119 @@
+"""The one-call functions by block tables against float64: scales, sinks, windows, LSE, rows of one request, outputs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import girih.flashinfer.decode as decode  # noqa: E402
+import girih.flashinfer.prefill as prefill  # noqa: E402
+from attention_reference import PagedBatch, attend, check, paged_batch, queries, workspace  # noqa: E402
+
+
+def tables(batch: PagedBatch) -> tuple[Any, Any]:
+    """Block tables whose entries past the end are wild."""
+    requests = len(batch.kv_lens)
+    width = int((batch.indptr[1:] - batch.indptr[:-1]).max()) + 2
+    table = torch.full((requests, width), 2**30, dtype=torch.int32)
+    for request in range(requests):
+        own = batch.indices[batch.indptr[request] : batch.indptr[request + 1]]
+        table[request, : len(own)] = own
+    return table, torch.tensor(batch.kv_lens, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("layout", ["HND", "NHD"])
+@pytest.mark.parametrize("q_len", [1, 3])
+def test_decode(layout: str, q_len: int) -> None:
+    batch = paged_batch([q_len] * 3, [20, 35, 3], layout=layout)
+    q = queries(batch, 4)
+    sinks = torch.tensor([0.5, -1.0, 2.0, 0.0])
+    arguments = (q, batch.cache, workspace(), *tables(batch), 35)
+    scales: list[tuple[Any, Any]] = [(0.2, 1.5), (torch.tensor([0.2]), torch.tensor([1.5]))]
+    for bmm1, bmm2 in scales:
+        out, lse = decode.trtllm_batch_decode_with_kv_cache(
+            *arguments, bmm1, bmm2, window_left=9, sinks=[sinks], kv_layout=layout, q_len_per_req=q_len, return_lse=True
+        )
+        for request in range(3):
+            rows = batch.rows(request)
+            expected = attend(q[rows], *batch.keys(request), causal=True, window_left=9, sinks=sinks, sm_scale=0.2)
+            check((out[rows], lse[rows]), (expected[0] * 1.5, expected[1]))
+    other = decode.xqa_batch_decode_with_kv_cache(
+        *arguments, 0.2, 3.0, 9, sinks=sinks, kv_layout=layout, q_len_per_req=q_len, o_scale=2.0
+    )
+    torch.testing.assert_close(other, out, rtol=2e-3, atol=2e-3)
+    log2 = torch.tensor([0.2 * math.log2(math.e)])
+    given = torch.empty_like(out)
+    again = decode.trtllm_batch_decode_with_kv_cache(
+        *arguments, 9.0, 1.5, 9, given, sinks=sinks, kv_layout=layout, q_len_per_req=q_len, bmm1_scale_log2=log2
+    )
+    assert again.data_ptr() == given.data_ptr()
+    torch.testing.assert_close(again, out, rtol=2e-3, atol=2e-3)
+
+
+def test_rows_by_offsets_and_one_tensor_cache() -> None:
+    batch = paged_batch([2, 4, 1], [20, 35, 3], layout="HND")
+    q = queries(batch, 4)
+    out = decode.trtllm_batch_decode_with_kv_cache(
+        q, torch.stack(batch.cache, 1), workspace(), *tables(batch), 35, 0.125, out_dtype=torch.float32,
+        cum_seq_lens_q=batch.qo_indptr, max_q_len=4,
+    )  # fmt: skip
+    assert out.dtype == torch.float32
+    for request in range(3):
+        rows = batch.rows(request)
+        check(out[rows], attend(q[rows], *batch.keys(request), causal=True)[0])
+
+
+def test_fp8_cache_and_queries() -> None:
+    batch = paged_batch([1, 1], [20, 35], layout="HND")
+    k, v = batch.k.to(torch.float8_e4m3fn), batch.v.to(torch.float8_e4m3fn)
+    q = queries(batch, 4).to(torch.float8_e4m3fn)
+    out = decode.trtllm_batch_decode_with_kv_cache(q, (k, v), workspace(), *tables(batch), 35, 0.1, 0.5, out_dtype="float16")
+    batch.k, batch.v = k.float(), v.float()
+    for request in range(2):
+        rows = batch.rows(request)
+        check(out[rows], attend(q[rows].float(), *batch.keys(request), sm_scale=0.1)[0] * 0.5, 4e-3)
+
+
+@pytest.mark.parametrize(("causal", "right"), [(True, -1), (False, -1), (False, 2)])
+def test_context(causal: bool, right: int) -> None:
+    batch = paged_batch([5, 9], [20, 35], layout="HND")
+    q = queries(batch, 4)
+    table, lens = tables(batch)
+    indptr = torch.tensor([0, 20, 55], dtype=torch.int32)
+    out, lse = prefill.trtllm_batch_context_with_kv_cache(
+        q, batch.cache, workspace(), table, lens, 9, 35, 0.125, 1.0, 2, batch.qo_indptr, indptr,
+        causal=causal, window_left=6, window_right=right, return_lse=True,
+    )  # fmt: skip
+    for request in range(2):
+        rows = batch.rows(request)
+        keys = batch.kv_lens[request]
+        q_pos = torch.arange(keys - (rows.stop - rows.start), keys)[:, None]
+        ahead = torch.arange(keys)[None] - q_pos
+        mask = ahead >= -6
+        if causal or right >= 0:
+            mask &= ahead <= (0 if causal else right)
+        check((out[rows], lse[rows]), attend(q[rows], *batch.keys(request), mask=mask))
+
+
+def test_refusals_name_the_argument() -> None:
+    batch = paged_batch([1, 1], [20, 35], layout="HND")
+    q = queries(batch, 4)
+    table, lens = tables(batch)
+    arguments = (q, batch.cache, workspace(), table, lens, 35)
+    cases: list[dict[str, Any]] = [
+        {"mask": lens}, {"skip_softmax_threshold_scale_factor": 1.0}, {"kv_cache_sf": (q, q)}, {"cp_world": 2}, {"sparse_top_k": 4},
+        {"enable_block_sparse_attention": True}, {"uses_shared_paged_kv_idx": False}, {"o_sf_scale": 1.0}, {"out_dtype": "nvfp4"},
+    ]  # fmt: skip
+    for case in cases:
+        with pytest.raises(NotImplementedError, match=next(iter(case))):
+            decode.trtllm_batch_decode_with_kv_cache(*arguments, **case)
+    with pytest.raises(ValueError, match="block_tables"):
+        decode.trtllm_batch_decode_with_kv_cache(q, batch.cache, workspace(), table[:1], lens, 35)
+    with pytest.raises(ValueError, match="q_len_per_req"):
+        decode.trtllm_batch_decode_with_kv_cache(*arguments, q_len_per_req=3)
+    with pytest.raises(ValueError, match="sinks"):
+        decode.trtllm_batch_decode_with_kv_cache(*arguments, sinks=torch.zeros(3))
