@@ -21,28 +21,35 @@ from serving.server import make_app
 from serving.text import ByteTokenizer, FolderTokenizer, Tokenizer
 
 
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Serves one Llama: an example of Girih in an engine.")
     parser.add_argument("--model", type=Path, help="folder of weights; without: a small model of random weights")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 (default: cpu)")
-    parser.add_argument("--threads", type=int, default=0, help="threads on the CPU (default: one a core)")
+    parser.add_argument("--threads", type=positive, help="threads on the CPU (default: one a core)")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="default: the model's")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--pages", type=int, default=512, help="pages of the KV cache (default: 512)")
-    parser.add_argument("--page-size", type=int, default=16, help="tokens a page (default: 16)")
-    parser.add_argument("--max-len", type=int, default=2048, help="tokens of a request, at most (default: 2048)")
-    parser.add_argument("--token-budget", type=int, default=256, help="tokens a step (default: 256)")
-    parser.add_argument("--max-requests", type=int, default=32, help="requests in a batch (default: 32)")
+    parser.add_argument("--pages", type=positive, default=512, help="pages of the KV cache (default: 512)")
+    parser.add_argument("--page-size", type=positive, default=16, help="tokens a page (default: 16)")
+    parser.add_argument("--max-len", type=positive, default=2048, help="tokens of a request, at most (default: 2048)")
+    parser.add_argument("--token-budget", type=positive, default=256, help="tokens a step (default: 256)")
+    parser.add_argument("--max-requests", type=positive, default=32, help="requests in a batch (default: 32)")
     parser.add_argument(
-        "--min-shared", type=int, default=128, help="tokens of a prefix that is worth a segment (default: 128)"
+        "--min-shared", type=positive, default=128, help="tokens of a prefix that is worth a segment (default: 128)"
     )
     return parser.parse_args()
 
 
 def main() -> None:
     args = arguments()
-    if args.threads > 0:
+    if args.threads is not None:
         torch.set_num_threads(args.threads)
     tokenizer: Tokenizer
     if args.model is None:
@@ -62,7 +69,7 @@ def main() -> None:
         page_size=args.page_size,
         max_len=max_len,
         device=args.device,
-        num_threads=args.threads,
+        num_threads=args.threads or 0,
     )
     engine = Engine(
         model,
@@ -75,7 +82,8 @@ def main() -> None:
         min_shared_tokens=args.min_shared,
     )
     print(f"{name}: http://{args.host}:{args.port}/", flush=True)
-    uvicorn.run(make_app(EngineThread(engine), name), host=args.host, port=args.port, log_level="warning")
+    app = make_app(EngineThread(engine), name)
+    uvicorn.run(app, host=args.host, port=args.port, log_level="warning", timeout_graceful_shutdown=1)
 
 
 if __name__ == "__main__":

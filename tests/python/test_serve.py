@@ -404,3 +404,11 @@ def test_page(server: Any) -> None:
     assert "http" not in page.text.replace("http://www.w3.org/", "")  # nothing is fetched from elsewhere
     state = httpx.get(server[0] + "/state").json()
     assert len(state["pages"]) == len(state["references"]) == 400 and state["model"] == "babbler"
+
+
+def test_the_client_of_the_docs(server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "serve.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    assert code.count("http://127.0.0.1:8000") == 1
+    exec(code.replace("http://127.0.0.1:8000", server[0]), {})
+    assert len(capsys.readouterr().out) == 200
