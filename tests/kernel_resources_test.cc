@@ -1,7 +1,7 @@
 // Kernels compile for every architecture within its limits, and cost what tests/kernel_resources.txt says: a kernel that needs more (or
 // less) than recorded fails until the record is renewed by script/kernel-resources, so that each change shows what it costs. Local memory
-// (spills, stack) needs a reason there.
-// ctest: kernel-list shards=12 timeout=900
+// (spills, stack) needs a reason there. A part of the recorded kernels is compiled here (list.h), all by that script.
+// ctest: kernel-list shards=4 timeout=900
 #include <gtest/gtest.h>
 
 #include <map>
@@ -63,6 +63,12 @@ TEST(KernelRecord, NamesListedKernelsOnly) {
   }
 }
 
+TEST(KernelRecord, HasEveryKernelThatItShould) {
+  for (const ListedKernel& kernel : listed_kernels()) {
+    if (kernel.recorded) EXPECT_NE(record().find(kernel), nullptr) << kernel.source.name << ' ' << kernel.source.target << "; " << kRenew;
+  }
+}
+
 TEST(KernelRecord, EveryUseOfLocalMemoryHasAReason) {
   for (const auto& [name, rows] : record().kernels) {
     for (const auto& [arch, row] : rows) {
@@ -108,8 +114,8 @@ TEST(KernelList, CoversEveryArchitectureAndFamily) {
   std::map<std::string, int> tested;
   for (const ListedKernel& kernel : tested_kernels()) ++tested[kernel.source.target];
   EXPECT_EQ(tested.size(), 11U);
-  for (const auto& [target, n] : tested) EXPECT_GE(n, 60) << target;
-  for (const char* target : {"sm_75", "sm_80", "sm_90a"}) EXPECT_GE(tested[target], 150) << target;
+  for (const auto& [target, n] : tested) EXPECT_GE(n, 16) << target;
+  for (const char* target : {"sm_75", "sm_80", "sm_90a"}) EXPECT_GE(tested[target], 60) << target;
 }
 
 TEST(KernelLimits, AreNamed) {

@@ -131,6 +131,8 @@ __all__ = [
     "Segment",
     "Segment",
     "Segment",
+    "Segment",
+    "SegmentData",
     "SegmentData",
     "SegmentData",
     "SegmentData",

@@ -35,7 +35,7 @@ def activate(
         - ``gelu``: ``gate * Phi(gate) * up``, Phi the normal distribution function (by erf, not its tanh form)
         - ``gelu_tanh``: ``gate * (1 + tanh(sqrt(2 / pi) * (gate + 0.044715 * gate**3))) / 2 * up``
         - ``swigluoai``: ``g / (1 + exp(-alpha * g)) * (u + 1)``, ``g = min(gate, limit)``, ``u`` = up clamped to
-        +-limit (gpt-oss)
+          +-limit (gpt-oss)
         - ``multiply``: ``gate * up``
     x: [rows, 2 * dim], the gates and then the ups; float32, float16 or bfloat16, any strides. With ``up``: the gates,
         [rows, dim].

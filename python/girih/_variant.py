@@ -281,7 +281,7 @@ def variant(
     rope: Rope | None = ...,
 ) -> Callable[[Callable[..., Any]], Variant]: ...
 def variant(function: Callable[..., Any] | None = None, /, *, hook: str | None = None, **parts: Any) -> Any:
-    """Makes a Variant of a function of variables and parameters.
+    """Makes a Variant of a function of variables and parameters::
 
         @girih.variant
         def local(q_pos, kv_pos, window: girih.Scalar(int, time="plan")):

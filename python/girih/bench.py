@@ -114,7 +114,7 @@ def _compare_cuda(
     repeats = repeats or _GPU_REPEATS
     with torch.cuda.device(device):
         flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device=device) if cold else None
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call, unused-ignore]
         runs: dict[str, Callable[[], Any]] = {}
         host: dict[str, list[float]] = {}
         for name, call in calls.items():

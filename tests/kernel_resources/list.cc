@@ -72,14 +72,14 @@ std::vector<ListedSpec> listed_specs(int arch) {
   return specs;
 }
 
-/// What one kernel of is compiled everywhere.
+/// What one kernel of is recorded everywhere.
 std::string class_of(const attention::CudaKernel& kernel, int tile_class, const AttentionSpec& spec) {
   return fmt::format("{} {} {} {} {}", kernel.family, tile_class, name(spec.q_dtype), name(spec.k_dtype), spec.v_is_k);
 }
 
 class List {
  public:
-  explicit List(int arch) : arch_(arch), all_tested_(arch == 75 || arch == 80 || arch == 90) {}
+  explicit List(int arch) : arch_(arch), all_recorded_(arch == 75 || arch == 80 || arch == 90) {}
 
   void add_attention(const ListedSpec& listed) {
     const variant::Program program = variant::compile(listed.spec.variant);
@@ -91,7 +91,10 @@ class List {
         const attention::CudaKernel& kernel = kernels.classes[static_cast<std::size_t>(c)];
         if (!seen_.insert(kernel.source).second) continue;
         const bool first = classes_.insert(class_of(kernel, c, spec)).second;
-        add(kernel.name, kernel.source, kernel.num_threads, first || listed.of_model);
+        const bool first_of_family = classes_.insert(fmt::format("{} {}", kernel.family, c)).second;
+        const bool first_of_type = classes_.insert(std::string(name(spec.k_dtype))).second;
+        const bool tested = all_recorded_ ? first : first_of_family || first_of_type;
+        add(kernel.name, kernel.source, kernel.num_threads, first || listed.of_model, tested);
         kernels_.back().blocks_per_sm = kernel.blocks_per_sm;
         kernels_.back().shared_bytes = kernel.shared_bytes;
       }
@@ -114,28 +117,31 @@ class List {
         const page::PlaneSource planes[] = {{&plane, &tensor}, {&plane, &tensor}};
         std::string name;
         const std::string text = page::append_source(planes, name);
-        add(name, text, page::kAppendThreads, true);
+        add(name, text, page::kAppendThreads, true, all_recorded_ || source == DType::bf16);
       }
     }
-    add("copy_pages", page::copy_pages_source(), page::kCopyThreads, true);
+    add("copy_pages", page::copy_pages_source(), page::kCopyThreads, true, true);
     for (const DType values : {DType::f32, DType::bf16}) {
       std::string name;
       const std::string text = attention::merge_source(values, values, values, name);
-      add(name, text, attention::kMergeThreads, true);
+      add(name, text, attention::kMergeThreads, true, all_recorded_ || values == DType::bf16);
     }
   }
 
   std::vector<ListedKernel> kernels() && { return std::move(kernels_); }
 
  private:
-  void add(const std::string& name, const std::string& source, int num_threads, bool tested) {
+  void add(const std::string& name, const std::string& source, int num_threads, bool recorded, bool tested) {
     if (!names_.insert(name).second) throw std::runtime_error("two kernels of one architecture are called " + name);
-    kernels_.push_back(
-        {.source = {name, source, cuda::nvrtc_arch(arch_)}, .arch = arch_, .num_threads = num_threads, .tested = tested || all_tested_});
+    kernels_.push_back({.source = {name, source, cuda::nvrtc_arch(arch_)},
+                        .arch = arch_,
+                        .num_threads = num_threads,
+                        .recorded = recorded || all_recorded_,
+                        .tested = tested});
   }
 
   int arch_;
-  bool all_tested_;
+  bool all_recorded_;
   std::set<std::string> seen_, names_, classes_;
   std::vector<ListedKernel> kernels_;
 };

@@ -16,8 +16,13 @@ struct ListedKernel {
   int num_threads = 0;  // a block
   int blocks_per_sm = 1;
   std::int64_t shared_bytes = 0;  // dynamic, a block
-  /// Compiled by every run of the tests: on sm_75, sm_80 and sm_90a all, elsewhere the models' and one of each family, tile class, type of
-  /// Q, type of K, and of MLA. The others are compiled by `script/kernel-resources --all`.
+  /// In the record, so that a renewal shows each change of its cost: on sm_75, sm_80 and sm_90a all, elsewhere the models' and one of each
+  /// family, tile class, type of Q, type of K, and of MLA. Of the others, which only `script/kernel-resources --all` compiles, the record
+  /// has those that use local memory.
+  bool recorded = false;
+  /// Compiled by every run of the tests, in two minutes instead of eight; `script/kernel-resources` compiles all that are recorded. On
+  /// sm_75, sm_80 and sm_90a, between which the code differs, one of each of those classes; elsewhere one of each family and tile class and
+  /// of each type of K, which chips convert by instructions of their own.
   bool tested = false;
 };
 

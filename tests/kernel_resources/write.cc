@@ -1,5 +1,5 @@
 // girih_kernel_resources [--all] RECORD CACHE: measures the listed kernels and renews the record, reasons kept. Prints what changed. --all
-// measures those as well that tests leave out, for their limits and local memory; of these only lines with local memory are recorded.
+// measures those as well that the record leaves out, for their limits and local memory; of these only lines with local memory are recorded.
 // Exit code 1 where a kernel does not compile, exceeds a limit, or uses local memory without a reason.
 #include <fmt/format.h>
 
@@ -55,7 +55,7 @@ int write(bool every, const std::string& path, const std::string& cache) {
   if (std::filesystem::exists(path)) old = parse_record(read_file(path));
   std::vector<ListedKernel> kernels = listed_kernels();
   const std::vector<ListedKernel> listed = kernels;
-  if (!every) std::erase_if(kernels, [](const ListedKernel& k) { return !k.tested; });
+  if (!every) std::erase_if(kernels, [](const ListedKernel& k) { return !k.recorded; });
   const std::vector<Result> results = measure_all(meter, kernels);
   if (meter.version() != old.nvrtc && !old.nvrtc.empty())
     fmt::print("recorded with NVRTC {}, measured with {}\n", old.nvrtc, meter.version());
@@ -64,7 +64,7 @@ int write(bool every, const std::string& path, const std::string& cache) {
   if (!every) {
     for (const ListedKernel& kernel : listed) {
       const Recorded* known = old.find(kernel);
-      if (!kernel.tested && known != nullptr) record.kernels[kernel.source.name][kernel.source.target] = *known;
+      if (!kernel.recorded && known != nullptr) record.kernels[kernel.source.name][kernel.source.target] = *known;
     }
   }
   int faults = 0;
@@ -78,7 +78,7 @@ int write(bool every, const std::string& path, const std::string& cache) {
       continue;
     }
     const Measured& measured = results[i].measured;
-    if (!kernel.tested && !measured.uses_local()) continue;
+    if (!kernel.recorded && !measured.uses_local()) continue;
     const Recorded* known = old.find(kernel);
     Recorded row{measured, ""};
     if (measured.uses_local()) row.reason = known != nullptr && !known->reason.empty() ? known->reason : std::string(kNoReason);

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import signal
 import sys
 import types
@@ -24,14 +25,19 @@ from torch.overrides import TorchFunctionMode
 #: Cases with a larger value of a parameter are left out without a GPU (--fi-sizes=all: none are).
 LIMITS = {
     "batch_size": 99,
+    "kv_len": 600,
+    "seq_len": 600,
+    "shared_kv_len": 600,
     "vocab_size": 32000,
     "num_speculate_tokens": 5,
     "num_rows": 256,
     "hidden_size": 8192,
     "num_elements": 10**6,
 }
-#: Loops that repeat one call to catch rare faults: local variables of that name.
-REPEATS = {"num_trails": 20}
+#: Of batch_size times vocab_size.
+LARGEST_BATCH = 10**6
+#: Loops that repeat one call to catch rare faults, and counts of draws: local variables of that name.
+REPEATS = {"num_trails": 10, "num_trials": 300_000}
 #: Tests that count draws of millions of rows.
 COUNTING_VOCAB = 111
 
@@ -42,7 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--fi-max", type=int, default=0, help="cases of each parametrised test, 0: all")
     group.addoption("--fi-timeout", type=int, default=60, help="seconds a test may take, 0: any")
     group.addoption(
-        "--fi-elements", type=int, default=1 << 26, help="without a GPU: skip tests that make larger tensors"
+        "--fi-elements", type=int, default=1 << 23, help="without a GPU: skip tests that make larger tensors"
     )
     group.addoption(
         "--fi-sizes",
@@ -67,6 +73,20 @@ def bind_names() -> None:
 
 
 # ---- cuda is cpu
+
+
+FACTORIES = {"empty", "ones", "rand", "randint", "randn", "randperm", "zeros"}
+
+
+def asked_elements(name: str, args: Any, kwargs: Any) -> int:
+    """How large a tensor a factory is to make; 0 where its arguments do not show it."""
+    if name not in FACTORIES or kwargs.get("dtype") in (torch.uint8, torch.int8):
+        return 0
+    size = kwargs.get("size", args)
+    lengths = (
+        [size] if isinstance(size, int) else [n for a in size for n in (a if isinstance(a, (tuple, list)) else (a,))]
+    )
+    return math.prod(n for n in lengths if isinstance(n, int)) if name != "randint" else 0
 
 
 def mapped(x: Any) -> Any:
@@ -97,6 +117,9 @@ class CudaOnCpu(TorchFunctionMode):
             kwargs["device"] = "cpu" if isinstance(device, int) else mapped(device)
         if name == "to":
             args = (args[0], *("cpu" if type(a) is int else mapped(a) for a in args[1:]))
+        elements = asked_elements(name, args, kwargs)
+        if elements > self.max_elements:
+            pytest.skip(f"makes a tensor of {elements} elements")
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and result.numel() > self.max_elements:
             workspace = result.ndim == 1 and result.itemsize == 1
@@ -220,6 +243,9 @@ def chosen(items: list[pytest.Item], count: int) -> list[pytest.Item]:
 def small(item: pytest.Item) -> bool:
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     if "_freq" in item.name and parameters.get("vocab_size", 0) > COUNTING_VOCAB:
+        return False
+    sizes = [parameters.get(name, 1) for name in ("batch_size", "vocab_size")]
+    if all(isinstance(n, int) for n in sizes) and math.prod(sizes) > LARGEST_BATCH:
         return False
     return all(not isinstance(parameters.get(name), int) or parameters[name] <= limit for name, limit in LIMITS.items())
 

@@ -535,3 +535,26 @@ def test_structured_mask_is_a_tensor() -> None:
     assert torch.equal(~mask, ~expected)
     assert mask.structure.kv_begin.tolist() == [2, 0] and mask.structure.kv_end.tolist() == [6, 5]
     assert mask.structure.holes is not None
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_mask_that_is_written_to(inference: bool) -> None:
+    """Writing into a mask, or into a view of it, counts."""
+    torch.manual_seed(8)
+    layer = torch.nn.Module().eval()
+    with torch.inference_mode(inference):
+        q = torch.randn(1, 2, 6, 16)
+        for write in (
+            lambda mask: mask.logical_or_(torch.eye(6, dtype=torch.bool).flip(0)),
+            lambda mask: mask[:, :, 2:].fill_(True),
+            lambda mask: mask.__setitem__((0, 0, 1), torch.tensor([True, False, True, False, True, False])),
+        ):
+            padding = torch.ones(1, 6, dtype=torch.bool)
+            mask = girih_transformers.mask(batch_size=1, q_length=6, kv_length=6, attention_mask=padding)
+            expected = girih_transformers.mask(batch_size=1, q_length=6, kv_length=6).dense().clone()
+            write(expected)
+            girih_transformers.attention(layer, q, q, q, mask)  # planned by its structure
+            write(mask)
+            out, _ = girih_transformers.attention(layer, q, q, q, mask)
+            reference = expected_attention(q, q, q, expected, 0.25, None, None, None)
+            torch.testing.assert_close(out, reference, rtol=1e-5, atol=1e-5)

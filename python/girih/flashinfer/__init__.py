@@ -13,6 +13,7 @@ except ImportError as error:
 
 from . import activation as activation
 from . import attention as attention
+from . import autotuner as autotuner
 from . import cascade as cascade
 from . import concat_ops as concat_ops
 from . import decode as decode
@@ -67,6 +68,7 @@ from ._refused import refusals as _refusals
 from .activation import gelu_and_mul as gelu_and_mul
 from .activation import gelu_tanh_and_mul as gelu_tanh_and_mul
 from .activation import silu_and_mul as silu_and_mul
+from .autotuner import autotune as autotune
 from .norm import fused_add_rmsnorm as fused_add_rmsnorm
 from .norm import fused_add_rmsnorm_fp8_block_quant as fused_add_rmsnorm_fp8_block_quant
 from .norm import fused_add_rmsnorm_quant as fused_add_rmsnorm_quant

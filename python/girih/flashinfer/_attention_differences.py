@@ -1,4 +1,4 @@
-"""What differs from FlashInfer in attention, and which arguments are hints, for docs/flashinfer.md; keyed by module and name."""
+"""What differs from FlashInfer in attention, for docs/flashinfer.md; keyed by module and name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ _GRAPH = "with use_cuda_graph the largest batch is that of the buffers; plans ke
 _LAZY = "another form than the last run's (an LSE, sinks, scales of another kind) is planned at its first run()"
 _FORWARD = "forward() plans again where its arguments differ from the plan's"
 _SINKS = "sinks are applied always (FlashInfer: by some backends)"
-_POSITIONS = "ALiBi counts from the query's position, so that its LSE and a cap do not depend on the split into requests"
+_POSITIONS = (
+    "ALiBi counts from the query's position, so that its LSE and a cap do not depend on the split into requests"
+)
 _ALIBI_CAP = "a soft cap scales ALiBi scores once (FlashInfer: twice)"
 _SCALES = "scales multiply before the one rounding to the output's type, and a given out is what holds the result"
 _FP8_Q = "FP8 queries become 16-bit numbers of equal value; FP8 outputs are refused"
@@ -22,8 +24,8 @@ ATTENTION_DIFFERENCES: dict[str, str] = {
     "q_len_per_req > 1 needs no use_tensor_cores; run(window_left=) may differ from the plan's; resolved_backend is 'girih'",
     "decode.CUDAGraphBatchDecodeWithPagedKVCacheWrapper": _PAGED,
     "decode.fast_decode_plan": "the same as plan(), which is as fast",
-    "decode.trtllm_batch_decode_with_kv_cache": f"{_HOST}; the LSE is in base 2; no 4-bit cache or output, no mask, no sparsity, no DCP",
-    "decode.xqa_batch_decode_with_kv_cache": f"{_HOST}; no 4-bit cache, no mask",
+    "decode.trtllm_batch_decode_with_kv_cache": f"{_HOST}; the LSE is in base 2; no 4-bit cache or output, no sparsity, no DCP",
+    "decode.xqa_batch_decode_with_kv_cache": f"{_HOST}; no 4-bit cache; mask may be left out with several rows per request (causal)",
     "prefill.single_prefill_with_kv_cache": f"{_POSITIONS}; {_ALIBI_CAP}; {_FP8_Q}; k_scale and v_scale apply to any cache",
     "prefill.single_prefill_with_kv_cache_with_jit_module": "mask_mode 1 is causal beside the variant's mask",
     "prefill.BatchPrefillWithPagedKVCacheWrapper": f"{_PAGED}; packed_custom_mask is read from byte borders for any batch (FlashInfer "
@@ -40,31 +42,16 @@ ATTENTION_DIFFERENCES: dict[str, str] = {
     "block column may be cut by N; o_data_type left out follows q_data_type; no block_mask, q2k_indices and other forms of single engines; "
     "mask and position encoding exclude each other",
     "sparse.VariableBlockSparseAttentionWrapper": "causal and encodings count along the matrix; out and lse are written in place",
-    "attention.BatchAttention": "logits_soft_cap of plan() holds where run() gives none; any head dims; no profiler; " + _WORKSPACE,
-    "attention.BatchAttentionWithAttentionSinkWrapper": "plan() must repeat the dtypes and dims of the constructor; " + _PAGED,
-    "attention.BatchDecodeWithAttentionSinkWrapper": "plan() must repeat the dtypes and dims of the constructor; " + _PAGED,
+    "attention.BatchAttention": "logits_soft_cap of plan() holds where run() gives none; any head dims; no profiler; "
+    + _WORKSPACE,
+    "attention.BatchAttentionWithAttentionSinkWrapper": "plan() must repeat the dtypes and dims of the constructor; "
+    + _PAGED,
+    "attention.BatchDecodeWithAttentionSinkWrapper": "plan() must repeat the dtypes and dims of the constructor; "
+    + _PAGED,
     "attention.BatchPrefillWithCausalBidirectionalRangesWrapper": "no v_sf_swizzled; " + _PAGED,
     "mla.BatchMLAPagedAttentionWrapper": "any widths; ckv_scale_arr of one entry; no scale_mode bmm-*, no FP8 output, no call without "
     f"plan(); {_WORKSPACE}; {_GRAPH}",
     "pod.PODWithPagedKVCacheWrapper": "the halves run one after the other; options of the decode half are honoured or refused (FlashInfer "
     "ignores them); an LSE that is asked for is returned beside its half's output; no jit_args",
     "pod.BatchPODWithPagedKVCacheWrapper": "the halves run one after the other; a mask is planned at run()",
-}
-
-#: Arguments that choose kernels or launches elsewhere and change nothing of the result.
-HINTS: dict[str, str] = {
-    "backend": "auto, fa2, fa3, trtllm-gen, cudnn, cutlass, cute-dsl, cutile, xqa, fmha_v2, cake: Girih has its own kernels",
-    "use_tensor_cores": "chosen by the schedule",
-    "use_fp16_qk_reduction": "scores are f32",
-    "use_fp16_softmax": "the softmax is f32",
-    "enable_pdl": "chosen by the schedule",
-    "non_blocking": "of the copies to the device; plans are read before plan() returns either way",
-    "fixed_split_size, disable_split_kv": "ask for bits that do not depend on the batch: a batch-invariant schedule, whose split is its own",
-    "block_tables, seq_lens_q, max_token_per_sequence, max_sequence_kv, max_item_len_ptr, uniform_q_len": "repeat what indptr arrays say",
-    "jit_kwargs, use_sliding_window, use_logits_soft_cap": "of compilation; the variant's text says the same",
-    "variant_owns_mask, paged_kv_stride_mode, module_surface": "of compilation",
-    "float_workspace_buffer, int_workspace_buffer": "the device; the memory stays unused",
-    "multi_ctas_kv_counter_buffer, max_seq_len, max_q_len, max_kv_len, cum_seq_lens_kv, request_order, length_aware_schedule, "
-    "bf16q_fp8kv_transform_mode": "of one backend's launches",
-    "query_layout, kv_cache_layout": "seen from the tensors",
 }

@@ -31,8 +31,31 @@ _TYPES = {
     "float", "double", "int", "bool", "auto", "unsigned", "int32_t", "int64_t", "uint32_t", "uint64_t", "uint8_t", "int8_t", "size_t",
     "uint16_t", "long", "T", "DTypeQKAccum",
 }  # fmt: skip
-_INTEGERS = {"int", "unsigned", "int32_t", "int64_t", "uint32_t", "uint64_t", "uint8_t", "int8_t", "size_t", "uint16_t", "long"}
-_LEVELS = (("||",), ("&&",), ("|",), ("^",), ("&",), ("==", "!="), ("<", "<=", ">", ">="), ("<<", ">>"), ("+", "-"), ("*", "/", "%"))
+_INTEGERS = {
+    "int",
+    "unsigned",
+    "int32_t",
+    "int64_t",
+    "uint32_t",
+    "uint64_t",
+    "uint8_t",
+    "int8_t",
+    "size_t",
+    "uint16_t",
+    "long",
+}
+_LEVELS = (
+    ("||",),
+    ("&&",),
+    ("|",),
+    ("^",),
+    ("&",),
+    ("==", "!="),
+    ("<", "<=", ">", ">="),
+    ("<<", ">>"),
+    ("+", "-"),
+    ("*", "/", "%"),
+)
 
 
 def without_comments(text: str) -> str:
@@ -285,7 +308,9 @@ class Evaluator:
                 if value is None:
                     self.names.setdefault(node.value, None)
                     continue
-                self.names[node.value] = self.converted(type_name, self.value(value)) if type_name else self.value(value)
+                self.names[node.value] = (
+                    self.converted(type_name, self.value(value)) if type_name else self.value(value)
+                )
                 continue
             test, then, other = node.args
             return self.branch(self.values.to_bool(self.value(test)), then, other, statements[at + 1 :])
@@ -431,7 +456,9 @@ class Bytes:
         return Bytes(self.bits, self.offset + other)
 
 
-def evaluate(statements: tuple[Node, ...], values: Values, names: Mapping[str, Any], functions: Mapping[str, Any]) -> Any:
+def evaluate(
+    statements: tuple[Node, ...], values: Values, names: Mapping[str, Any], functions: Mapping[str, Any]
+) -> Any:
     """What a body returns, and the names as it leaves them."""
     evaluator = Evaluator(values, names, functions)
     return evaluator.run(statements), evaluator.names

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ._attention_differences import ATTENTION_DIFFERENCES
+
 _RANDOM = "other tokens for the same seed, of the same distribution"
 _TIES = "exactly k entries: of equal values at the border those of the lowest index (FlashInfer keeps all, or some)"
 _HOST = "reads batch_indices, positions and the page table on the host (waits for the device; not in a graph: girih.append_planned)"
@@ -14,9 +16,11 @@ _NVFP4 = (
 )
 
 DIFFERENCES: dict[str, str] = {
+    **ATTENTION_DIFFERENCES,
     "activation.silu_and_mul": "any width (FlashInfer: a multiple of 16 bytes)",
     "activation.gelu_and_mul": "any width (FlashInfer: a multiple of 16 bytes)",
     "activation.gelu_tanh_and_mul": "any width (FlashInfer: a multiple of 16 bytes)",
+    "autotuner.autotune": "a context without effect: kernels are chosen from the spec, nothing is measured; `cache` is refused",
     "concat_ops.concat_mla_k": "any numbers of heads and widths; copies by PyTorch",
     "logits_processor.LogitsPipe": "one call for all filters before a Sample; arguments that no processor takes are refused; no rules or "
     "checks of one's own",

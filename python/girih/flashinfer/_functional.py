@@ -11,7 +11,7 @@ import girih
 
 from ._kv import NO_SCALES, Scales, is_quantised, ragged_store, run_form
 from ._masks import packed_mask
-from ._planner import Batch, Limits, planner_of_thread
+from ._planner import Batch, Limits, Planner, planner_of_thread
 from ._problem import _FP8, Hooks, Problem, compute_dtype, refuse
 from ._wrapper import check_layout
 
@@ -38,6 +38,7 @@ def single_attention(
     scales: tuple[Any, Any, Any, Any] = (None, None, None, None),
     return_lse: bool = False,
     jit: tuple[Any, tuple[Any, ...]] | None = None,
+    planner: Planner | None = None,
 ) -> Any:
     """q [qo_len, num_qo_heads, head_dim_qk] over one contiguous cache."""
     check_layout(kv_layout)
@@ -82,7 +83,8 @@ def single_attention(
         rope_theta,
         hooks=hooks,
     )
-    planner = planner_of_thread(q.device, "single")
+    if planner is None:
+        planner = planner_of_thread(q.device, "single")
     need = Limits(qo_len, 1, kv_len, qo_len)
     if planner.problem != problem or planner.batch is None or planner.batch.need != need:
         segment = girih.Segment(kv_indptr=np.array([0, kv_len], np.int64), page_size=0)
@@ -90,7 +92,9 @@ def single_attention(
     if scales[3] is not None and not is_quantised(k.dtype):
         refuse(function, f"kv_cache_sf with a cache of {k.dtype}", "quantise the cache or leave it out")
     given = NO_SCALES if scales == (None, None, None, None) else Scales(*scales)
-    form, stored, run_params = run_form(problem, "base2" if return_lse else "none", given, sinks, q.device, kv_layout, False)
+    form, stored, run_params = run_form(
+        problem, "base2" if return_lse else "none", given, sinks, q.device, kv_layout, False
+    )
     if run_params:
         params.update(run_params)
     query = q.to(compute_dtype(q.dtype, o_dtype)) if q.dtype in _FP8 else q

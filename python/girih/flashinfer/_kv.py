@@ -125,7 +125,9 @@ def _stored_scale(value: Scale, heads: int, device: torch.device, name: str) -> 
     return "head", array, 1.0
 
 
-def _granularity_beside(problem: Problem, stored: Any, layout: str, paged: bool) -> tuple[str, torch.Tensor, torch.Tensor]:
+def _granularity_beside(
+    problem: Problem, stored: Any, layout: str, paged: bool
+) -> tuple[str, torch.Tensor, torch.Tensor]:
     """kv_cache_sf: blocks of a 4-bit cache, or one scale per token and head of a one-byte cache."""
     if problem.kv_dtype == torch.uint8:
         if stored is None:

@@ -88,17 +88,28 @@ def _pack_requests(mask: torch.Tensor, sizes: IndexArray) -> torch.Tensor:
 
 
 def multi_item_params(
-    prefix_len: torch.Tensor | None, positions: torch.Tensor | None, items_len: int
+    prefix_len: torch.Tensor | None, positions: torch.Tensor | None, items_len: int, kv_len: IndexArray
 ) -> dict[str, Any]:
-    """Plan-time parameters of multi-item scoring: the prefix of each request, and the place of each later token in its item."""
+    """Plan-time parameters of multi-item scoring: the prefix of each request, and the place of each later token in its item.
+
+    Request r's places begin at entry r * items_len; the padding of the last request may be left out.
+    """
     assert prefix_len is not None
     if positions is None:
         raise ValueError("token_pos_in_items_ptr must be given with prefix_len_ptr")
     prefix = _as_i32(prefix_len)
     place = _as_i32(positions)
-    if len(prefix) > 1 and items_len * len(prefix) > len(place):
+    if len(prefix) != len(kv_len):
+        raise ValueError(f"prefix_len_ptr has {len(prefix)} entries; must have {len(kv_len)} (requests)")
+    used = np.maximum(kv_len - prefix, 0)
+    if len(used) > 1 and int(used.max()) > items_len:
         raise ValueError(
-            f"token_pos_in_items_ptr has {len(place)} entries; must have token_pos_in_items_len={items_len} for each of {len(prefix)} requests"
+            f"token_pos_in_items_len={items_len}; must be at least the {int(used.max())} tokens after a prefix"
+        )
+    needed = (len(used) - 1) * items_len + int(used[-1]) if len(used) else 0
+    if len(place) < needed:
+        raise ValueError(
+            f"token_pos_in_items_ptr has {len(place)} entries; must have {needed}, those of the last request included"
         )
     return {"prefix_len": prefix, "token_pos_in_items": place, "token_pos_in_items_len": int(items_len)}
 

@@ -41,6 +41,7 @@ class PagedCall(NamedTuple):
     sinks: Any = None
     lse: torch.Tensor | None = None
     return_lse: bool = False
+    mask: torch.Tensor | None = None  #: of draft tokens: words of bits [rows, words], or [batch, q_len, words]
 
 
 def refuse_all(function: str, instead: str, **values: Any) -> None:
@@ -96,8 +97,9 @@ def paged_attention(call: PagedCall) -> Any:
         q.dtype,
         k.dtype,
         _output_dtype(call),
+        mask="band" if call.mask is None else "draft",
         window_left=call.window_left,
-        window_right=call.window_right,
+        window_right=call.window_right if call.mask is None else -1,
         sm_scale=1.0 if tensor_scale else float(call.bmm1_scale),
     )
     kv_len = host_array(call.seq_lens.reshape(-1))
@@ -117,6 +119,8 @@ def paged_attention(call: PagedCall) -> Any:
     segment = girih.Segment(table_stride=tables.shape[1], kv_len=kv_len, page_size=k.shape[token])
     planner.plan(problem, Batch(rows, (segment,), need))
     form, stored, params = _form(call, problem)
+    if call.mask is not None:
+        params = {**(params or {}), **_draft_params(call.function, call.mask, need.tokens, need.qo_len)}
     store = paged_store((k, v), call.kv_layout, problem, stored)
     query = q.to(compute_dtype(q.dtype, problem.o_dtype)) if q.dtype in _FP8 else q
     indices = tables.reshape(-1)
@@ -128,6 +132,20 @@ def paged_attention(call: PagedCall) -> Any:
         query, store, kv_indices=indices.contiguous(), out=call.out, lse=lse, params=params
     )
     return result if call.return_lse or not wants_lse else result[0]
+
+
+def _draft_params(function: str, mask: torch.Tensor, rows: int, q_len: int) -> dict[str, Any]:
+    row_bits = mask.shape[-1] * mask.element_size() * 8
+    if (
+        mask.dtype.is_floating_point
+        or mask.dtype == torch.bool
+        or mask.numel() // mask.shape[-1] != rows
+        or row_bits < q_len
+    ):
+        raise ValueError(
+            f"{function}: mask is {mask.dtype} {tuple(mask.shape)}; must be words of bits, at least {q_len} for each of {rows} rows"
+        )
+    return {"draft_mask": mask.contiguous().view(torch.uint8).reshape(-1), "draft_row_bits": row_bits}
 
 
 def _form(call: PagedCall, problem: Problem) -> tuple[Form, Any, dict[str, Any] | None]:

@@ -158,6 +158,8 @@ class Planner:
         assert batch is not None
         key = (problem, form)
         entry = self._entries.get(key)
+        if entry is not None and len(self._entries) > _MAX_SCHEDULES // 2:
+            self._entries[key] = self._entries.pop(key)  # used last
         if entry is None or not (self.frozen or entry.limits.holds(batch.need)):
             entry = self._entries[key] = self._made(problem, form, batch, entry)
         if entry.generation != self._generation:
@@ -175,7 +177,7 @@ class Planner:
             limits = self.limits if self.limits is not None else batch.need
         else:
             limits = (old.limits if old is not None else Limits(0, 0, 0, 0, 0, 1, 0)).grown(batch.need)
-            while len(self._entries) >= _MAX_SCHEDULES:
+            while old is None and len(self._entries) >= _MAX_SCHEDULES:
                 del self._entries[next(iter(self._entries))]
         attention = girih.Attention(
             spec_of(problem, form),

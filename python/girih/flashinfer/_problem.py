@@ -97,7 +97,7 @@ class Problem(NamedTuple):
     q_dtype: torch.dtype
     kv_dtype: torch.dtype
     o_dtype: torch.dtype
-    mask: Literal["band", "custom", "multi_item", "ranges"] = "band"
+    mask: Literal["band", "custom", "draft", "multi_item", "ranges"] = "band"
     window_left: int = -1  #: keys before self, -1 = all
     window_right: int = -1  #: keys after self, -1 = all; 0 = causal
     soft_cap: float = 0.0
@@ -168,6 +168,9 @@ def _mask(problem: Problem) -> Any:
         return mask & girih.variants.window(left, -1) if left >= 0 else mask
     if problem.mask == "ranges":
         return _ranges_mask()
+    if problem.mask == "draft":
+        mask = _draft_mask()
+        return mask & girih.variants.window(left, -1) if left >= 0 else mask
     if problem.mask == "custom":
         mask = girih.variants.custom_mask()
         return mask & girih.variants.window(left, -1) if left >= 0 else mask
@@ -176,6 +179,13 @@ def _mask(problem: Problem) -> Any:
     if left < 0 and right == 0:
         return girih.variants.causal()
     return girih.variants.window(left, right)
+
+
+def _draft_mask() -> Any:
+    """The committed keys, and of the request's own last q_len keys those whose bit is set in the row's words."""
+    committed = girih.kv_len() - girih.q_len()
+    at = girih.q_row() * girih.scalar("draft_row_bits", "integer") + (girih.kv_pos() - committed)
+    return (girih.kv_pos() < committed) | girih.bits("draft_mask")[at]
 
 
 def _prefix_len() -> Any:
@@ -222,7 +232,7 @@ def _logits(problem: Problem, form: Form) -> Any:
 def _variant(problem: Problem, form: Form) -> Any:
     hooks: dict[str, Any] = {}
     if problem.hooks is not None:
-        from ._jit_variant import hook_expressions
+        from ._jit_expressions import hook_expressions
 
         hooks = hook_expressions(problem, form)
     else:

@@ -42,8 +42,8 @@ class Refused:
 
     __ror__ = __or__
 
-    def __mro_entries__(self, bases: tuple[Any, ...]) -> NoReturn:
-        self()
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return self()
 
     def __repr__(self) -> str:
         return f"<flashinfer.{self._name}: refused>"
@@ -57,15 +57,23 @@ def public_names() -> dict[str, dict[str, str]]:
     return names
 
 
+def reason(module: str, name: str) -> str:
+    """What to take instead of a refused name; one of the top level for the reason that its own module has."""
+    if not module:
+        if name in public_names():
+            return alternative(name, "")
+        origin, _, original = public_names()[""][name].rpartition(".")
+        module, name = (origin, original) if origin else (module, name)
+    return alternative(module, name)
+
+
 def refusals(module: str) -> Callable[[str], Any]:
     """A module's `__getattr__`: refused names where FlashInfer has such a name, AttributeError otherwise."""
 
     def getattr_(name: str) -> Any:
         if name in public_names().get(module, {}):
             qualified = f"{module}.{name}" if module else name
-            # A name of the top level is refused for the reason that its own module has.
-            origin = public_names()[""][name].rpartition(".") if not module else ("", "", "")
-            return Refused(qualified, alternative(origin[0] or module, origin[2] or name))
+            return Refused(qualified, reason(module, name))
         raise AttributeError(f"module 'girih.flashinfer{'.' + module if module else ''}' has no attribute {name!r}")
 
     return getattr_
@@ -77,7 +85,7 @@ class RefusedModule(ModuleType):
     def __init__(self, package: str, module: str) -> None:
         super().__init__(f"{package}.{module}", "Names of FlashInfer that Girih does not implement.")
         self.__package__ = package
-        self.__path__: list[str] = []
+        self.__dict__["__path__"] = []  # modules inside it are looked for, and not found
         self._module = module
         self._getattr = refusals(module)
 

@@ -78,7 +78,8 @@ class AttentionWrapper:
         self._planner = Planner(self.device, frozen=self._use_cuda_graph)
         self._hooks: Hooks | None = None
         self._kv_indices: torch.Tensor | None = None
-        self._run_params: dict[str, Any] = {}
+        self._plan_params: dict[str, Any] = {}  #: run-time parameters that came with the plan, such as masks
+        self._run_params: dict[str, Any] = {}  #: those of the last run's extra arguments
 
     @property
     def is_cuda_graph_enabled(self) -> bool:
@@ -154,8 +155,8 @@ class AttentionWrapper:
     ) -> Any:
         """Runs the planned batch: out, or (out, lse) where the form has an LSE."""
         attention = self._planner.ready(form, problem)
-        if self._run_params:
-            params = self._run_params if params is None else {**self._run_params, **params}
+        if self._plan_params or self._run_params:
+            params = {**self._plan_params, **self._run_params, **(params or {})}
         return attention.run(q, kv, kv_indices=kv_indices, q_rope=q_rope, out=out, lse=lse, params=params)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
 import girih
 
 
-def _gated(activation: str, input: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+def _gated(
+    activation: Literal["silu", "gelu", "gelu_tanh"], input: torch.Tensor, out: torch.Tensor | None
+) -> torch.Tensor:
     shape = (*input.shape[:-1], input.shape[-1] // 2)
     if input.shape[-1] % 2 != 0:
         raise ValueError(f"input.shape[-1]={input.shape[-1]}; must be even: gates, then ups")

@@ -180,13 +180,15 @@ class BatchAttentionWithAttentionSinkWrapper(BatchPrefillWithPagedKVCacheWrapper
     def _final_problem(self, problem: Problem) -> Problem:
         return _checked_problem(problem, self._declared, self._declared_window, self._sm_scale)
 
-    def run(self, q: torch.Tensor, paged_kv_cache: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(
+        self, q: torch.Tensor, paged_kv_cache: Any, *args: Any, q_scale: Any = None, k_scale: Any = None, **kwargs: Any
+    ) -> Any:
         """See the class; the keyword arguments are those of the paged wrapper."""
         sinks, sm_scale = _sink_arguments(args, self._name)
         self._sm_scale = sm_scale
         if self._problem is not None and self._problem.sm_scale != sm_scale:
             self._problem = self._adopted(self._problem._replace(sm_scale=sm_scale))
-        return super().run(q, paged_kv_cache, sinks=sinks, **kwargs)
+        return super().run(q, paged_kv_cache, sinks=sinks, q_scale=q_scale, k_scale=k_scale, **kwargs)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
@@ -223,6 +225,12 @@ class BatchDecodeWithAttentionSinkWrapper(BatchDecodeWithPagedKVCacheWrapper):
         self._declared_window = window_left
         self._sm_scale: float | None = None  #: of the last run(), which plan() foresees for the next
 
+    def plan(self, *args: Any, **kwargs: Any) -> None:
+        """As the paged wrapper's."""
+        super().plan(*args, **kwargs)
+
+    begin_forward = plan
+
     def _final_problem(self, problem: Problem) -> Problem:
         if problem.pos_encoding_mode != "NONE":
             raise NotImplementedError(
@@ -230,13 +238,15 @@ class BatchDecodeWithAttentionSinkWrapper(BatchDecodeWithPagedKVCacheWrapper):
             )
         return _checked_problem(problem, self._declared, self._declared_window, self._sm_scale)
 
-    def run(self, q: torch.Tensor, paged_kv_cache: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(
+        self, q: torch.Tensor, paged_kv_cache: Any, *args: Any, q_scale: Any = None, k_scale: Any = None, **kwargs: Any
+    ) -> Any:
         """See the class; the keyword arguments are those of the paged wrapper."""
         sinks, sm_scale = _sink_arguments(args, self._name)
         self._sm_scale = sm_scale
         if self._problem is not None and self._problem.sm_scale != sm_scale:
             self._problem = self._adopted(self._problem._replace(sm_scale=sm_scale))
-        return super().run(q, paged_kv_cache, sinks=sinks, **kwargs)
+        return super().run(q, paged_kv_cache, sinks=sinks, q_scale=q_scale, k_scale=k_scale, **kwargs)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
@@ -281,29 +291,122 @@ class BatchPrefillWithCausalBidirectionalRangesWrapper(BatchPrefillWithPagedKVCa
         self._declared = (q_data_type, kv_data_type, head_dim_qk, head_dim_vo, pos_encoding_mode)
         self._declared_o = o_data_type
 
-    @functools.wraps(BatchPrefillWithPagedKVCacheWrapper.plan)
-    def plan(self, *args: Any, **kwargs: Any) -> None:
-        kwargs = {name: value for name, value in kwargs.items() if value is not None}
-        kwargs.setdefault("q_data_type", self._declared[0])
-        kwargs.setdefault("kv_data_type", self._declared[1])
-        kwargs.setdefault("head_dim_vo", self._declared[3])
-        if self._declared_o is not None:
-            kwargs.setdefault("o_data_type", self._declared_o)
-        for name in ("custom_mask", "packed_custom_mask", "causal", "prefix_len_ptr", "token_pos_in_items_ptr"):
-            if kwargs.get(name):
+    def plan(  # type: ignore[override]
+        self,
+        qo_indptr: torch.Tensor,
+        paged_kv_indptr: torch.Tensor,
+        paged_kv_indices: torch.Tensor,
+        paged_kv_last_page_len: torch.Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        page_size: int,
+        head_dim_vo: int | None = None,
+        custom_mask: torch.Tensor | None = None,
+        packed_custom_mask: torch.Tensor | None = None,
+        causal: bool = False,
+        pos_encoding_mode: str = "NONE",
+        use_fp16_qk_reduction: bool = False,
+        sm_scale: float | None = None,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        q_data_type: str | torch.dtype | None = None,
+        kv_data_type: str | torch.dtype | None = None,
+        o_data_type: str | torch.dtype | None = None,
+        non_blocking: bool = True,
+        prefix_len_ptr: torch.Tensor | None = None,
+        token_pos_in_items_ptr: torch.Tensor | None = None,
+        token_pos_in_items_len: int = 0,
+        max_item_len_ptr: torch.Tensor | None = None,
+        max_token_per_sequence: int | None = None,
+        max_sequence_kv: int | None = None,
+        fixed_split_size: int | None = None,
+        disable_split_kv: bool = False,
+    ) -> None:
+        """As the paged wrapper's; dtypes and head_dim_vo left out are those of the constructor. What contradicts the mask is refused."""
+        contradicting = {
+            "custom_mask": custom_mask is not None,
+            "packed_custom_mask": packed_custom_mask is not None,
+            "causal": causal,
+            "prefix_len_ptr": prefix_len_ptr is not None,
+            "token_pos_in_items_ptr": token_pos_in_items_ptr is not None or token_pos_in_items_len != 0,
+            "max_item_len_ptr": max_item_len_ptr is not None,
+        }
+        for name, given in contradicting.items():
+            if given:
                 raise ValueError(f"{self._name}.plan(): {name} contradicts the mask that this wrapper applies")
-        if kwargs.get("window_left", -1) >= 0:
+        if window_left >= 0:
             raise ValueError(
                 f"{self._name}.plan(): give causal_window_left and range_window_left to run() in place of window_left"
             )
-        super().plan(*args, **kwargs)
+        super().plan(
+            qo_indptr,
+            paged_kv_indptr,
+            paged_kv_indices,
+            paged_kv_last_page_len,
+            num_qo_heads,
+            num_kv_heads,
+            head_dim_qk,
+            page_size,
+            self._declared[3] if head_dim_vo is None else head_dim_vo,
+            pos_encoding_mode=pos_encoding_mode,
+            sm_scale=sm_scale,
+            logits_soft_cap=logits_soft_cap,
+            q_data_type=self._declared[0] if q_data_type is None else q_data_type,
+            kv_data_type=self._declared[1] if kv_data_type is None else kv_data_type,
+            o_data_type=self._declared_o if o_data_type is None else o_data_type,
+            non_blocking=non_blocking,
+            fixed_split_size=fixed_split_size,
+            disable_split_kv=disable_split_kv,
+        )
 
-    begin_forward = plan
+    begin_forward = plan  # type: ignore[assignment]
+
+    def workspace_size(  # type: ignore[override]
+        self,
+        qo_indptr: torch.Tensor,
+        paged_kv_indptr: torch.Tensor,
+        paged_kv_indices: torch.Tensor,
+        paged_kv_last_page_len: torch.Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        page_size: int,
+        head_dim_vo: int | None = None,
+        custom_mask: torch.Tensor | None = None,
+        packed_custom_mask: torch.Tensor | None = None,
+        causal: bool = False,
+        pos_encoding_mode: str = "NONE",
+        use_fp16_qk_reduction: bool = False,
+        sm_scale: float | None = None,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        q_data_type: str | torch.dtype | None = None,
+        kv_data_type: str | torch.dtype | None = None,
+        o_data_type: str | torch.dtype | None = None,
+        prefix_len_ptr: torch.Tensor | None = None,
+        token_pos_in_items_ptr: torch.Tensor | None = None,
+        token_pos_in_items_len: int = 0,
+        max_item_len_ptr: torch.Tensor | None = None,
+        max_token_per_sequence: int | None = None,
+        max_sequence_kv: int | None = None,
+        fixed_split_size: int | None = None,
+        disable_split_kv: bool = False,
+    ) -> tuple[int, int]:
+        """As the paged wrapper's."""
+        self.plan(
+            qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads, num_kv_heads, head_dim_qk, page_size,
+            head_dim_vo, custom_mask, packed_custom_mask, causal, pos_encoding_mode, use_fp16_qk_reduction, sm_scale, window_left,
+            logits_soft_cap, q_data_type, kv_data_type, o_data_type, True, prefix_len_ptr, token_pos_in_items_ptr,
+            token_pos_in_items_len, max_item_len_ptr, max_token_per_sequence, max_sequence_kv, fixed_split_size, disable_split_kv,
+        )  # fmt: skip
+        workspace, plan = self._planner.sizes()
+        return max(workspace, 1), max(plan, 1)
 
     def _final_problem(self, problem: Problem) -> Problem:
         return _checked_problem(problem, self._declared, -1, None)._replace(mask="ranges")
 
-    def run(
+    def run(  # type: ignore[override]
         self,
         q: torch.Tensor,
         paged_kv_cache: Any,
@@ -349,10 +452,40 @@ class BatchPrefillWithCausalBidirectionalRangesWrapper(BatchPrefillWithPagedKVCa
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(  # type: ignore[override]
+        self,
+        q: torch.Tensor,
+        paged_kv_cache: Any,
+        bidirectional_ranges: torch.Tensor,
+        causal_window_left: int = -1,
+        range_window_left: int = -1,
+        q_scale: float | None = None,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
+        enable_pdl: bool | None = None,
+        kv_cache_sf: Any = None,
+    ) -> Any:
         """run() by its older name."""
-        return self.run(*args, **kwargs)
+        return self.run(
+            q, paged_kv_cache, bidirectional_ranges, causal_window_left, range_window_left, q_scale, k_scale, v_scale,
+            enable_pdl=enable_pdl, kv_cache_sf=kv_cache_sf,
+        )  # fmt: skip
 
-    def forward_return_lse(self, *args: Any, **kwargs: Any) -> Any:
+    def forward_return_lse(  # type: ignore[override]
+        self,
+        q: torch.Tensor,
+        paged_kv_cache: Any,
+        bidirectional_ranges: torch.Tensor,
+        causal_window_left: int = -1,
+        range_window_left: int = -1,
+        q_scale: float | None = None,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
+        enable_pdl: bool | None = None,
+        kv_cache_sf: Any = None,
+    ) -> Any:
         """run_return_lse() by its older name."""
-        return self.run(*args, return_lse=True, **kwargs)
+        return self.run(
+            q, paged_kv_cache, bidirectional_ranges, causal_window_left, range_window_left, q_scale, k_scale, v_scale,
+            enable_pdl=enable_pdl, kv_cache_sf=kv_cache_sf, return_lse=True,
+        )  # fmt: skip

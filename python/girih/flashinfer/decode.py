@@ -1,4 +1,7 @@
-"""Decode attention by FlashInfer's names: one query token per request (or a few), over a contiguous or a paged KV cache."""
+"""Decode attention by FlashInfer's names: one query token per request (or a few), over a contiguous or a paged KV cache.
+
+Long because FlashInfer's signatures are.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages
 from ._problem import FLOAT16, Problem, data_types, refuse
 from ._wrapper import (
     AttentionWrapper,
+    check_backend,
     check_cache_dtype,
     fp8_scales,
     older_names,
@@ -322,11 +326,28 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
         num_kv_heads: int,
         head_dim: int,
         page_size: int,
-        *args: Any,
-        **kwargs: Any,
+        pos_encoding_mode: str = "NONE",
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        q_data_type: str | torch.dtype | None = FLOAT16,
+        kv_data_type: str | torch.dtype | None = None,
+        o_data_type: str | torch.dtype | None = None,
+        data_type: str | torch.dtype | None = None,
+        sm_scale: float | None = None,
+        rope_scale: float | None = None,
+        rope_theta: float | None = None,
+        block_tables: torch.Tensor | None = None,
+        seq_lens: torch.Tensor | None = None,
+        fixed_split_size: int | None = None,
+        disable_split_kv: bool = False,
+        q_len_per_req: int = 1,
     ) -> tuple[int, int]:
-        """(bytes of workspace, bytes of plan) that the wrapper holds for this batch, in memory of its own; takes what plan() takes."""
-        self.plan(indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, *args, **kwargs)
+        """(bytes of workspace, bytes of plan) that the wrapper holds for this batch, in memory of its own; plans it to know."""
+        self.plan(
+            indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, pos_encoding_mode, window_left,
+            logits_soft_cap, q_data_type, kv_data_type, o_data_type, data_type, sm_scale, rope_scale, rope_theta, True, block_tables,
+            seq_lens, fixed_split_size, disable_split_kv, q_len_per_req,
+        )  # fmt: skip
         workspace, plan = self._planner.sizes()
         return max(workspace, 1), max(plan, 1)
 
@@ -380,20 +401,13 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
             sinks = self._take_jit_arguments(args, sinks)
             args = ()
         scales = with_scales(fp8_scales(args, q, self._name), q_scale, k_scale, v_scale, kv_cache_sf)
-        form, stored, params = run_form(
-            problem, "base2" if return_lse else "none", scales, sinks, self.device, self._kv_layout
-        )
+        kind = "base2" if return_lse or lse is not None else "none"
+        form, stored, params = run_form(problem, kind, scales, sinks, self.device, self._kv_layout)
         store = paged_store(paged_kv_cache, self._kv_layout, problem, stored)
-        return self._compute(
-            self._query(q, problem),
-            store,
-            form,
-            params,
-            kv_indices=self._kv_indices,
-            problem=changed,
-            out=out,
-            lse=lse if return_lse else None,
+        result = self._compute(
+            self._query(q, problem), store, form, params, kv_indices=self._kv_indices, problem=changed, out=out, lse=lse
         )
+        return result if return_lse or lse is None else result[0]
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
@@ -417,23 +431,49 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
         sm_scale: float | None = None,
         rope_scale: float | None = None,
         rope_theta: float | None = None,
-        return_lse: bool = False,
     ) -> Any:
         """run() as older releases call it: these arguments replace those of plan(), for this call and those that follow."""
+        self._change(pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta)
+        return self.run(q, paged_kv_cache, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale)
+
+    def forward_return_lse(
+        self,
+        q: torch.Tensor,
+        paged_kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        pos_encoding_mode: str = "NONE",
+        q_scale: float | None = None,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        rope_scale: float | None = None,
+        rope_theta: float | None = None,
+    ) -> Any:
+        """forward() with its LSE."""
+        self._change(pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta)
+        return self.run(q, paged_kv_cache, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, return_lse=True)
+
+    def _change(
+        self,
+        pos_encoding_mode: str,
+        window_left: int,
+        cap: float | None,
+        sm_scale: float | None,
+        rope_scale: Any,
+        rope_theta: Any,
+    ) -> None:
         if self._problem is None:
             raise RuntimeError(f"{self._name}.forward() before plan()")
         problem = self._problem._replace(
             pos_encoding_mode=pos_encoding_mode,
             window_left=window_left,
-            soft_cap=logits_soft_cap or 0.0,
+            soft_cap=cap or 0.0,
             sm_scale=sm_scale,
             rope_scale=rope_scale,
             rope_theta=rope_theta,
         )
         self._problem = self._adopted(problem)
-        return self.run(q, paged_kv_cache, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, return_lse=return_lse)
-
-    forward_return_lse = functools.partialmethod(forward, return_lse=True)
 
 
 class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWrapper):
@@ -559,7 +599,7 @@ def trtllm_batch_decode_with_kv_cache(
 
     query [rows, num_qo_heads, head_dim]; kv_cache [pages, 1 or 2, heads, page_size, dim] (HND) or a pair; block_tables [batch, pages of the
     longest], seq_lens [batch]. bmm1_scale is the softmax scale with all scales of q and k, bmm2_scale all of v and the output. Rows of one
-    request are causal among themselves. Returns out, or (out, lse base 2). Hints: workspace_buffer, max_seq_len, max_q_len, enable_pdl,
+    request are causal among themselves, or see of each other what mask says: words of bits [batch, q_len_per_req, words], little-endian. Returns out, or (out, lse base 2). Hints: workspace_buffer, max_seq_len, max_q_len, enable_pdl,
     backend, multi_ctas_kv_counter_buffer, bf16q_fp8kv_transform_mode, request_order, length_aware_schedule.
     """
     name = "trtllm_batch_decode_with_kv_cache"
@@ -568,7 +608,6 @@ def trtllm_batch_decode_with_kv_cache(
         "use BatchDecodeWithPagedKVCacheWrapper or BatchPrefillWithPagedKVCacheWrapper",
         o_sf_scale=o_sf_scale,
         o_sf_vec_size=o_sf_vec_size,
-        mask=mask,
         skip_softmax_threshold_scale_factor=skip_softmax_threshold_scale_factor,
         kv_cache_sf=kv_cache_sf,
         enable_block_sparse_attention=enable_block_sparse_attention,
@@ -577,6 +616,11 @@ def trtllm_batch_decode_with_kv_cache(
         request_order_plan=request_order_plan,
         sparse_top_k=sparse_top_k or None,
     )
+    check_backend(backend)
+    if bf16q_fp8kv_transform_mode not in (None, "k_only", "separate_kv"):
+        raise ValueError(
+            f"bf16q_fp8kv_transform_mode={bf16q_fp8kv_transform_mode!r}; must be 'k_only' or 'separate_kv'"
+        )
     if not uses_shared_paged_kv_idx:
         refuse(name, "uses_shared_paged_kv_idx=False", "give K and V the same page ids")
     if bmm1_scale_log2 is not None:
@@ -587,7 +631,7 @@ def trtllm_batch_decode_with_kv_cache(
     return paged_attention(
         PagedCall(
             name, query, kv_cache, block_tables, seq_lens, rows, bmm1_scale, bmm2_scale, window_left, 0, kv_layout,
-            out, out_dtype, sinks, lse, return_lse,
+            out, out_dtype, sinks, lse, return_lse, mask,
         )
     )  # fmt: skip
 

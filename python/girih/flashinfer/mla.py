@@ -179,7 +179,8 @@ class BatchMLAPagedAttentionWrapper(AttentionWrapper):
         )
         if qo_indptr is not None and kv_indptr is not None and kv_indices is not None and kv_len_arr is not None:
             rows, kv_len = host_array(qo_indptr), host_array(kv_len_arr)
-            segment = girih.Segment(kv_indptr=host_array(kv_indptr), kv_len=kv_len, page_size=page_size)
+            table = host_array(kv_indptr)[: len(kv_len) + 1]
+            segment = girih.Segment(kv_indptr=table, kv_len=kv_len, page_size=page_size)
             self._plan(problem, rows, kv_len, segment, page_size, kv_indices)
             self._copy_to_buffers(qo_indptr, kv_indptr, kv_len_arr)
         elif block_tables is not None and seq_lens is not None and cum_seq_lens_q is not None:
@@ -293,45 +294,62 @@ class BatchMLAPagedAttentionWrapper(AttentionWrapper):
         width = problem.head_dim_vo
         q_nope, q_pe = _split(query, q_nope, q_pe, width, ("query", "q_nope", "q_pe"))
         ckv, kpe = _split(kv_cache, ckv_cache, kpe_cache, width, ("kv_cache", "ckv_cache", "kpe_cache"))
-        if ckv.dtype != problem.kv_dtype:
-            raise ValueError(
-                f"The dtype of ckv_cache {ckv.dtype} does not match the kv_data_type {problem.kv_dtype} of plan()"
-            )
+        _check_dtypes({"q_nope": q_nope, "q_pe": q_pe}, problem.q_dtype, "q_data_type")
+        _check_dtypes({"ckv_cache": ckv, "kpe_cache": kpe}, problem.kv_dtype, "kv_data_type")
         scales: dict[str, Any] = {}
         granularity = "none"
         if problem.kv_dtype in _FP8:
             granularity = "tensor"
-            ckv_number = 1.0 if ckv_scale is None else float(ckv_scale)
-            if ckv_scale_arr is not None:
-                if ckv_scale_arr.numel() != 1:
-                    refuse(
-                        "BatchMLAPagedAttentionWrapper.run",
-                        "ckv_scale_arr of more than one entry",
-                        "give one scale for the tensor",
-                    )
-                scales["k_scale"] = ckv_scale_arr.reshape(1).float()
-            else:
-                scales["k_scale"] = _number(ckv_number, self.device)
-            kpe_number = ckv_number if kpe_scale is None else float(kpe_scale)
-            scales["k_rope_scale"] = _number(kpe_number, self.device)
+            scales = self._scales_of_cache(ckv_scale, ckv_scale_arr, kpe_scale, problem)
         elif ckv_scale is not None or ckv_scale_arr is not None or kpe_scale is not None:
             raise ValueError("ckv_scale, ckv_scale_arr and kpe_scale are only valid when kv_data_type is FP8.")
-        store = girih.KvStore.paged(ckv, k_rope=kpe, **scales)
-        kind: Any = ("natural" if return_lse_base_on_e else "base2") if return_lse else "none"
+        has_rope = problem.head_dim_rope > 0
+        store = girih.KvStore.paged(ckv, k_rope=kpe if has_rope else None, **scales)
+        kind: Any = ("natural" if return_lse_base_on_e else "base2") if return_lse or lse is not None else "none"
         params = None if sinks is None else {"sinks": sinks.float()}
         form = Form(kind, sinks is not None, granularity, granularity)
-        return self._compute(
+        result = self._compute(
             self._query(q_nope, problem),
             store,
             form,
             params,
             kv_indices=self._kv_indices,
-            q_rope=self._query(q_pe, problem),
+            q_rope=self._query(q_pe, problem) if has_rope else None,
             out=out,
-            lse=lse if return_lse else None,
+            lse=lse,
         )
+        return result if return_lse or kind == "none" else result[0]
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
+
+    def _scales_of_cache(
+        self, ckv_scale: float | None, ckv_scale_arr: torch.Tensor | None, kpe_scale: float | None, problem: Problem
+    ) -> dict[str, Any]:
+        if (ckv_scale is None) == (ckv_scale_arr is None):
+            raise ValueError("Exactly one of ckv_scale or ckv_scale_arr is required when kv_data_type is FP8.")
+        scales: dict[str, Any] = {}
+        if ckv_scale_arr is not None:
+            if ckv_scale_arr.numel() != 1:
+                refuse(
+                    "BatchMLAPagedAttentionWrapper.run",
+                    "ckv_scale_arr of more than one entry",
+                    "give one scale for the tensor",
+                )
+            scales["k_scale"] = ckv_scale_arr.reshape(1).float()
+        else:
+            assert ckv_scale is not None
+            scales["k_scale"] = _number(float(ckv_scale), self.device)
+        if problem.head_dim_rope > 0:
+            if kpe_scale is None:
+                raise ValueError("kpe_scale is required when kv_data_type is FP8.")
+            scales["k_rope_scale"] = _number(float(kpe_scale), self.device)
+        return scales
+
+
+def _check_dtypes(tensors: dict[str, torch.Tensor], dtype: torch.dtype, argument: str) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dtype != dtype:
+            raise ValueError(f"{name}.dtype is {tensor.dtype}; plan() was given {argument}={dtype}")
 
 
 class BatchDecodeMlaWithPagedKVCacheWrapper(AttentionWrapper):

@@ -6,7 +6,7 @@ made a request of its own here, with one page and the length that ends with its 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -15,7 +15,7 @@ import girih
 from ._arguments import refuse
 from .utils import TensorLayout, check_shape_dtype_device
 
-_Cache = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
+_Cache: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
 
 
 def _unpacked(cache: _Cache, kv_layout: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -127,6 +127,9 @@ def get_batch_indices_positions(
         if given is not None:
             check_shape_dtype_device(given, (nnz,), torch.int32, device, name)
     ends = append_indptr[1:].to(torch.int64)
+    if ends.shape[0] == 0:
+        ends = append_indptr.to(torch.int64)  # no requests: all tokens are padding
+        seq_lens = ends
     token = torch.arange(nnz, device=device)
     request = torch.searchsorted(ends, token, right=True)
     real = request < ends.shape[0]
@@ -282,7 +285,7 @@ def nvfp4_quantize_append_paged_kv_cache_with_slot_mapping(
     kv_layout: str = "NHD",
     nvfp4_4over6: object | None = None,
 ) -> None:
-    """The same for token i at entry slot_mapping[i] % page_size of page slot_mapping[i] / page_size; -1: nowhere."""
+    """The same for token i at entry slot_mapping[i] % page_size of page slot_mapping[i] / page_size; nowhere if outside."""
     if nvfp4_4over6 is not None:
         raise refuse(
             "page.nvfp4_quantize_append_paged_kv_cache_with_slot_mapping",
@@ -299,12 +302,9 @@ def nvfp4_quantize_append_paged_kv_cache_with_slot_mapping(
     k_scale, v_scale = _decode_scale("k_scale", k_scale), _decode_scale("v_scale", v_scale)
     page_size = caches[0].shape[1 if kv_layout == "NHD" else 2]
     slots = slot_mapping.cpu().long()
-    rows = (slots >= 0).nonzero().squeeze(1) if bool((slots < 0).any()) else None
+    outside = (slots < 0) | (slots >= caches[0].shape[0] * page_size)
+    rows = (~outside).nonzero().squeeze(1) if bool(outside.any()) else None
     slots = slots if rows is None else slots[rows]
-    if bool((slots >= caches[0].shape[0] * page_size).any()):
-        raise ValueError(
-            f"slot_mapping: has {int(slots.max())}; the cache has {caches[0].shape[0]} pages of {page_size}"
-        )
     places = _Places(rows, (slots // page_size).to(torch.int32), (slots % page_size + 1).to(torch.int32))
     _append_nvfp4(places, append_key, append_value, caches, k_scale, v_scale, kv_layout)
 

@@ -39,6 +39,7 @@ class PODWithPagedKVCacheWrapper(AttentionWrapper):
         super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph)
         if jit_args is not None:
             refuse(self._name, "jit_args", "use a decode and a prefill wrapper, whose variants may differ")
+        # The prefill half has a planner of the wrapper's own, so that graphs keep what they point to.
         self._decode = BatchDecodeWithPagedKVCacheWrapper(
             float_workspace_buffer,
             kv_layout,
@@ -159,7 +160,7 @@ class PODWithPagedKVCacheWrapper(AttentionWrapper):
             "rope_scale": rope_scale_d,
             "rope_theta": rope_theta_d,
         }
-        changes = {name: value for name, value in given.items() if value is not None}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if changes:
             decode._problem = decode._adopted(decode._problem._replace(**changes))
         scales = with_scales(NO_SCALES, q_scale, k_scale, v_scale, None)
@@ -179,6 +180,7 @@ class PODWithPagedKVCacheWrapper(AttentionWrapper):
             rope_theta=rope_theta_p,
             scales=tuple(scales),
             return_lse=return_lse_p,
+            planner=self._planner,
         )
         return prefill, decode.run(
             q_d, paged_kv_cache_d, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, return_lse=return_lse_d
@@ -266,17 +268,14 @@ class BatchPODWithPagedKVCacheWrapper(AttentionWrapper):
         if self._prefill_plan is None or self._prefill._problem is None:
             raise RuntimeError("BatchPODWithPagedKVCacheWrapper.run() before plan()")
         if custom_mask_p is not None or packed_custom_mask_p is not None:
-            self._prefill.plan(
-                *self._prefill_plan["args"],
-                **self._prefill_plan["shared"],
-                custom_mask=custom_mask_p,
-                packed_custom_mask=packed_custom_mask_p,
-            )
+            masks = {"custom_mask": custom_mask_p, "packed_custom_mask": packed_custom_mask_p}
+            options: dict[str, Any] = {**self._prefill_plan["shared"], **masks}
+            self._prefill.plan(*self._prefill_plan["args"], **options)
         else:
             problem = self._prefill._problem._replace(mask="band", window_right=0 if causal_p else -1)
             self._prefill._problem = self._prefill._adopted(problem)
-            self._prefill._run_params = {}
-        options: dict[str, Any] = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "return_lse": return_lse}
+            self._prefill._plan_params = {}
+        options = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "return_lse": return_lse}
         prefill = self._prefill.run(q_p, paged_kv_cache_p, **options)
         decode = self._decode.run(q_d, paged_kv_cache_d, **options)
         if return_lse:

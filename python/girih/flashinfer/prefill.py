@@ -1,4 +1,7 @@
-"""Prefill and append attention by FlashInfer's names: any number of query tokens per request over ragged or paged keys and values."""
+"""Prefill and append attention by FlashInfer's names: any number of query tokens per request over ragged or paged keys and values.
+
+Long because FlashInfer's signatures are: the ragged wrapper stands in _ragged, what both wrappers share in _prefill_base.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ import torch
 import girih
 
 from ._functional import single_attention
-from ._kv import Scales, ragged_store, run_form
-from ._masks import MaskBuffers, multi_item_params
+from ._kv import run_form
+from ._masks import multi_item_params
 from ._paged_call import PagedCall, paged_attention, refuse_all, rows_of
-from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages
+from ._planner import Batch, Limits, host_array, kv_len_of_pages
+from ._prefill_base import BatchPrefillWrapper, check_lse_layout
 from ._problem import Problem, data_types, refuse
+from ._ragged import BatchPrefillWithRaggedKVCacheWrapper
 from ._wrapper import (
-    AttentionWrapper,
+    check_backend,
     check_cache_dtype,
     fp8_scales,
     lse_of,
@@ -131,104 +136,7 @@ def single_prefill_with_kv_cache_with_jit_module(
     )
 
 
-class _BatchPrefillWrapper(AttentionWrapper):
-    """What the paged and the ragged wrapper share: masks, the form of a run, results in the asked layout."""
-
-    def _init_masks(
-        self, custom_mask_buf: torch.Tensor | None, mask_indptr_buf: torch.Tensor | None, jit_args: Any, jit_kwargs: Any
-    ) -> None:
-        self._problem: Problem | None = None
-        self._masks = (
-            MaskBuffers(self.device, custom_mask_buf, mask_indptr_buf)
-            if self._use_cuda_graph
-            else MaskBuffers(self.device)
-        )
-        self._custom_mask_buf = custom_mask_buf
-        self._max_total_num_rows: int | None = None
-        if jit_args is not None:
-            from ._jit_variant import hooks_of_jit_args
-
-            self._hooks = hooks_of_jit_args(jit_args, jit_kwargs, self._name)
-
-    def _mask_of_plan(
-        self,
-        causal: bool,
-        custom_mask: torch.Tensor | None,
-        packed_custom_mask: torch.Tensor | None,
-        prefix_len_ptr: torch.Tensor | None,
-        qo_indptr: IndexArray,
-        kv_len: IndexArray,
-    ) -> tuple[Any, int]:
-        """Kind of mask and right bound of a plan; takes the bits over."""
-        if prefix_len_ptr is not None:
-            return "multi_item", -1
-        if custom_mask is None and packed_custom_mask is None:
-            return "band", 0 if causal else -1
-        self._masks.take(custom_mask, packed_custom_mask, qo_indptr, kv_len)
-        return "custom", -1
-
-    def _adopt_plan(self, problem: Problem, batch: Batch, rows: int) -> None:
-        planner = self._planner
-        problem = self._final_problem(problem)
-        if self._use_cuda_graph:
-            if self._max_total_num_rows is None:
-                self._max_total_num_rows = rows
-            elif rows > self._max_total_num_rows:
-                raise ValueError(
-                    f"The total number of rows in qo_indptr {rows} in cuda graph mode cannot exceed the number of rows set during "
-                    f"initialization {self._max_total_num_rows}."
-                )
-        planner.plan(problem, batch)
-        self._problem = problem
-        self._run_params = self._masks.params if problem.mask == "custom" else {}
-
-    def _check_rows(self, q: torch.Tensor) -> None:
-        batch = self._planner.batch
-        if batch is not None and q.shape[0] != batch.need.tokens and not self._use_cuda_graph:
-            raise ValueError(f"q.shape[0] ({q.shape[0]}) does not match qo_indptr[-1] ({batch.need.tokens})")
-
-    def _finish(self, result: Any, return_lse: bool, lse: torch.Tensor | None, lse_layout: str) -> Any:
-        if not return_lse or lse_layout == "NH":
-            return result
-        out, nh = result
-        if lse is None:
-            return out, nh.t().contiguous()
-        lse.copy_(nh.t())
-        return out, lse
-
-    def _changed(
-        self,
-        causal: bool,
-        pos_encoding_mode: str,
-        window_left: int,
-        cap: float | None,
-        sm: float | None,
-        scale: Any,
-        theta: Any,
-    ) -> None:
-        """Adopts the arguments of the older forward()."""
-        if self._problem is None:
-            raise RuntimeError(f"{self._name}.forward() before plan()")
-        right = (0 if causal else -1) if self._problem.mask == "band" else self._problem.window_right
-        self._problem = self._adopted(
-            self._problem._replace(
-                window_left=window_left,
-                window_right=right,
-                pos_encoding_mode=pos_encoding_mode,
-                soft_cap=cap or 0.0,
-                sm_scale=sm,
-                rope_scale=scale,
-                rope_theta=theta,
-            )
-        )
-
-
-def check_lse_layout(lse_layout: str) -> None:
-    if lse_layout not in ("NH", "HN"):
-        raise ValueError(f"lse_layout={lse_layout!r}; must be 'NH' or 'HN'")
-
-
-class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
+class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
     """Prefill and append of a batch over a paged KV cache: plan() each step, run() each layer.
 
     float_workspace_buffer sets the device and is otherwise unused. backend, jit_kwargs and variant_owns_mask are hints. With
@@ -352,7 +260,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
         )
         params = None
         if kind == "multi_item":
-            params = multi_item_params(prefix_len_ptr, token_pos_in_items_ptr, token_pos_in_items_len)
+            params = multi_item_params(prefix_len_ptr, token_pos_in_items_ptr, token_pos_in_items_len, kv_len)
         num_requests = len(rows) - 1
         need = Limits(
             int(rows[-1]),
@@ -415,13 +323,40 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
         num_kv_heads: int,
         head_dim_qk: int,
         page_size: int,
-        *args: Any,
-        **kwargs: Any,
+        head_dim_vo: int | None = None,
+        custom_mask: torch.Tensor | None = None,
+        packed_custom_mask: torch.Tensor | None = None,
+        causal: bool = False,
+        pos_encoding_mode: str = "NONE",
+        use_fp16_qk_reduction: bool = False,
+        sm_scale: float | None = None,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        rope_scale: float | None = None,
+        rope_theta: float | None = None,
+        q_data_type: str | torch.dtype = "float16",
+        kv_data_type: str | torch.dtype | None = None,
+        o_data_type: str | torch.dtype | None = None,
+        prefix_len_ptr: torch.Tensor | None = None,
+        token_pos_in_items_ptr: torch.Tensor | None = None,
+        token_pos_in_items_len: int = 0,
+        max_item_len_ptr: torch.Tensor | None = None,
+        seq_lens: torch.Tensor | None = None,
+        seq_lens_q: torch.Tensor | None = None,
+        block_tables: torch.Tensor | None = None,
+        max_token_per_sequence: int | None = None,
+        max_sequence_kv: int | None = None,
+        fixed_split_size: int | None = None,
+        disable_split_kv: bool = False,
+        uniform_q_len: int | None = None,
     ) -> tuple[int, int]:
-        """(bytes of workspace, bytes of plan) that the wrapper holds for this batch, in memory of its own; takes what plan() takes."""
+        """(bytes of workspace, bytes of plan) that the wrapper holds for this batch, in memory of its own; plans it to know."""
         self.plan(
             qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads, num_kv_heads, head_dim_qk, page_size,
-            *args, **kwargs,
+            head_dim_vo, custom_mask, packed_custom_mask, causal, pos_encoding_mode, use_fp16_qk_reduction, sm_scale, window_left,
+            logits_soft_cap, rope_scale, rope_theta, q_data_type, kv_data_type, o_data_type, True, prefix_len_ptr,
+            token_pos_in_items_ptr, token_pos_in_items_len, max_item_len_ptr, seq_lens, seq_lens_q, block_tables,
+            max_token_per_sequence, max_sequence_kv, fixed_split_size, disable_split_kv, uniform_q_len,
         )  # fmt: skip
         workspace, plan = self._planner.sizes()
         return max(workspace, 1), max(plan, 1)
@@ -475,10 +410,11 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
             sinks = self._take_jit_arguments(args, sinks)
             args = ()
         scales = with_scales(fp8_scales(args, q, self._name), q_scale, k_scale, v_scale, kv_cache_sf)
-        kind = lse_of(lse_base) if return_lse else "none"
+        wants_lse = return_lse or lse is not None
+        kind = lse_of(lse_base) if wants_lse else "none"
         form, stored, params = run_form(problem, kind, scales, sinks, self.device, self._kv_layout)
         store = paged_store(paged_kv_cache, self._kv_layout, problem, stored)
-        given_lse = lse if return_lse and lse_layout == "NH" else None
+        given_lse = lse if lse_layout == "NH" else None
         result = self._compute(
             self._query(q, problem),
             store,
@@ -489,7 +425,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
             out=out,
             lse=given_lse,
         )
-        return self._finish(result, return_lse, lse, lse_layout)
+        return self._finish(result, wants_lse, return_lse, lse, lse_layout)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
@@ -507,218 +443,29 @@ class BatchPrefillWithPagedKVCacheWrapper(_BatchPrefillWrapper):
         sm_scale: float | None = None,
         rope_scale: float | None = None,
         rope_theta: float | None = None,
-        return_lse: bool = False,
     ) -> Any:
         """run() as older releases call it: these arguments replace those of plan(), for this call and those that follow."""
         self._changed(causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta)
-        return self.run(q, paged_kv_cache, k_scale=k_scale, v_scale=v_scale, return_lse=return_lse)
+        return self.run(q, paged_kv_cache, k_scale=k_scale, v_scale=v_scale)
 
-    forward_return_lse = functools.partialmethod(forward, return_lse=True)
-
-
-class BatchPrefillWithRaggedKVCacheWrapper(_BatchPrefillWrapper):
-    """Prefill of a batch over ragged (concatenated) keys and values: plan() each step, run() each layer."""
-
-    _name = "BatchPrefillWithRaggedKVCacheWrapper"
-
-    @older_names(workspace_buffer="float_workspace_buffer")
-    def __init__(
+    def forward_return_lse(
         self,
-        float_workspace_buffer: torch.Tensor,
-        kv_layout: str = "NHD",
-        use_cuda_graph: bool = False,
-        qo_indptr_buf: torch.Tensor | None = None,
-        kv_indptr_buf: torch.Tensor | None = None,
-        custom_mask_buf: torch.Tensor | None = None,
-        mask_indptr_buf: torch.Tensor | None = None,
-        backend: str = "auto",
-        jit_args: list[Any] | None = None,
-        jit_kwargs: dict[str, Any] | None = None,
-        variant_owns_mask: bool = False,
-    ) -> None:
-        super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, backend)
-        self._init_masks(custom_mask_buf, mask_indptr_buf, jit_args, jit_kwargs)
-        self._qo_indptr_buf = qo_indptr_buf
-        self._kv_indptr_buf = kv_indptr_buf
-        if use_cuda_graph:
-            for name, buffer in (("qo_indptr_buf", qo_indptr_buf), ("kv_indptr_buf", kv_indptr_buf)):
-                if not torch.is_tensor(buffer):
-                    raise ValueError(f"{name} should be a torch.Tensor in cuda graph mode")
-
-    def plan(
-        self,
-        qo_indptr: torch.Tensor,
-        kv_indptr: torch.Tensor,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        head_dim_qk: int,
-        head_dim_vo: int | None = None,
-        custom_mask: torch.Tensor | None = None,
-        packed_custom_mask: torch.Tensor | None = None,
+        q: torch.Tensor,
+        paged_kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
         causal: bool = False,
         pos_encoding_mode: str = "NONE",
         use_fp16_qk_reduction: bool = False,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
         window_left: int = -1,
         logits_soft_cap: float | None = None,
         sm_scale: float | None = None,
         rope_scale: float | None = None,
         rope_theta: float | None = None,
-        q_data_type: str | torch.dtype = "float16",
-        kv_data_type: str | torch.dtype | None = None,
-        o_data_type: str | torch.dtype | None = None,
-        non_blocking: bool = True,
-        prefix_len_ptr: torch.Tensor | None = None,
-        token_pos_in_items_ptr: torch.Tensor | None = None,
-        token_pos_in_items_len: int = 0,
-        max_item_len_ptr: torch.Tensor | None = None,
-        fixed_split_size: int | None = None,
-        disable_split_kv: bool = False,
-        seq_lens: torch.Tensor | None = None,
-        seq_lens_q: torch.Tensor | None = None,
-        max_token_per_sequence: int | None = None,
-        max_sequence_kv: int | None = None,
-        v_indptr: torch.Tensor | None = None,
-        o_indptr: torch.Tensor | None = None,
-        qo_indptr_cpu: torch.Tensor | None = None,
-        kv_indptr_cpu: torch.Tensor | None = None,
-        uniform_q_len: int | None = None,
-        use_token_head_sf: bool = False,
-    ) -> None:
-        """Plans a batch: qo_indptr and kv_indptr [batch + 1] on any device (qo_indptr_cpu, kv_indptr_cpu: host copies that are read instead).
-
-        seq_lens [batch] shortens requests to their first keys. v_indptr and o_indptr must equal kv_indptr and qo_indptr. Masks,
-        multi-item scoring and hints as for the paged wrapper.
-        """
-        q_type, kv_type, o_type = data_types(q_data_type, kv_data_type, o_data_type)
-        if use_token_head_sf:
-            refuse("BatchPrefillWithRaggedKVCacheWrapper.plan", "use_token_head_sf", "put the cache into pages")
-        rows = host_array(qo_indptr if qo_indptr_cpu is None else qo_indptr_cpu)
-        indptr = host_array(kv_indptr if kv_indptr_cpu is None else kv_indptr_cpu)
-        _same_indptr("v_indptr", v_indptr, indptr)
-        _same_indptr("o_indptr", o_indptr, rows)
-        kv_len = indptr[1:] - indptr[:-1] if seq_lens is None else host_array(seq_lens.reshape(-1))
-        kind, right = self._mask_of_plan(causal, custom_mask, packed_custom_mask, prefix_len_ptr, rows, kv_len)
-        problem = Problem(
-            num_qo_heads,
-            num_kv_heads,
-            head_dim_qk,
-            head_dim_qk if head_dim_vo is None else head_dim_vo,
-            q_type,
-            kv_type,
-            o_type,
-            kind,
-            window_left,
-            right,
-            0.0 if logits_soft_cap is None else logits_soft_cap,
-            sm_scale,
-            pos_encoding_mode,
-            rope_scale,
-            rope_theta,
-            disable_split_kv or fixed_split_size is not None,
-            hooks=self._hooks,
-        )
-        params = None
-        if kind == "multi_item":
-            params = multi_item_params(prefix_len_ptr, token_pos_in_items_ptr, token_pos_in_items_len)
-        num_requests = len(rows) - 1
-        need = Limits(
-            int(rows[-1]),
-            num_requests,
-            int(kv_len.max()) if num_requests else 0,
-            int((rows[1:] - rows[:-1]).max()) if num_requests else 0,
-            param_bytes=0
-            if params is None
-            else 64 + 4 * sum(len(v) for v in params.values() if not isinstance(v, int)),
-        )
-        if self._use_cuda_graph:
-            self._check_frozen(num_requests, need, int(indptr[-1]))
-        segment = girih.Segment(kv_indptr=indptr, kv_len=kv_len, page_size=0)
-        self._adopt_plan(problem, Batch(rows, (segment,), need, params=params), need.tokens)
-        if self._use_cuda_graph:
-            assert self._qo_indptr_buf is not None and self._kv_indptr_buf is not None
-            self._qo_indptr_buf.copy_(qo_indptr, non_blocking=non_blocking)
-            self._kv_indptr_buf.copy_(kv_indptr, non_blocking=non_blocking)
-
-    begin_forward = plan
-
-    def _check_frozen(self, num_requests: int, need: Limits, num_keys: int) -> None:
-        assert self._qo_indptr_buf is not None
-        fixed = len(self._qo_indptr_buf) - 1
-        if num_requests != fixed:
-            raise ValueError(
-                f"The batch size should be fixed in cudagraph mode, the runtime batch size {num_requests} "
-                f" mismatches the batch size set during initialization {fixed}."
-            )
-        if self._planner.limits is None:
-            self._planner.limits = need._replace(qo_len=need.tokens, kv_len=max(num_keys, need.kv_len))
-
-    def run(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *args: Any,
-        q_scale: float | torch.Tensor | None = None,
-        k_scale: float | torch.Tensor | None = None,
-        v_scale: float | torch.Tensor | None = None,
-        o_scale: float | None = None,
-        out: torch.Tensor | None = None,
-        lse: torch.Tensor | None = None,
-        return_lse: bool = False,
-        lse_base: str = "log2",
-        lse_layout: str = "NH",
-        enable_pdl: bool | None = None,
-        kv_cache_sf: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> Any:
-        """Attention of the planned batch: q [qo_indptr[-1], num_qo_heads, head_dim_qk], k [kv_indptr[-1], num_kv_heads, head_dim_qk],
-        v [kv_indptr[-1], num_kv_heads, head_dim_vo]. Returns as the paged wrapper. o_scale divides the output."""
-        problem = self._problem
-        if problem is None:
-            raise RuntimeError(f"{self._name}.run() before plan()")
-        check_lse_layout(lse_layout)
-        check_cache_dtype(k, problem)
-        self._check_rows(q)
-        sinks = None
-        if self._hooks is not None:
-            sinks = self._take_jit_arguments(args, None)
-            args = ()
-        if o_scale is not None:
-            v_scale = 1.0 / o_scale if v_scale is None else v_scale / o_scale
-        scales: Scales = with_scales(fp8_scales(args, q, self._name), q_scale, k_scale, v_scale, kv_cache_sf)
-        kind = lse_of(lse_base) if return_lse else "none"
-        form, stored, params = run_form(problem, kind, scales, sinks, self.device, self._kv_layout, False)
-        store = ragged_store(k, v, self._kv_layout, problem, stored)
-        given_lse = lse if return_lse and lse_layout == "NH" else None
-        result = self._compute(self._query(q, problem), store, form, params, out=out, lse=given_lse)
-        return self._finish(result, return_lse, lse, lse_layout)
-
-    run_return_lse = functools.partialmethod(run, return_lse=True)
-
-    def forward(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        causal: bool = False,
-        pos_encoding_mode: str = "NONE",
-        use_fp16_qk_reduction: bool = False,
-        window_left: int = -1,
-        logits_soft_cap: float | None = None,
-        sm_scale: float | None = None,
-        rope_scale: float | None = None,
-        rope_theta: float | None = None,
-        return_lse: bool = False,
-    ) -> Any:
-        """run() as older releases call it: these arguments replace those of plan(), for this call and those that follow."""
+        """forward() with its LSE."""
         self._changed(causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta)
-        return self.run(q, k, v, return_lse=return_lse)
-
-    forward_return_lse = functools.partialmethod(forward, return_lse=True)
-
-
-def _same_indptr(name: str, given: torch.Tensor | None, expected: IndexArray) -> None:
-    if given is not None and not (host_array(given) == expected).all():
-        refuse("BatchPrefillWithRaggedKVCacheWrapper.plan", f"{name} of its own", "lay V out as K and the output as Q")
+        return self.run(q, paged_kv_cache, k_scale=k_scale, v_scale=v_scale, return_lse=True)
 
 
 def trtllm_batch_context_with_kv_cache(
@@ -774,6 +521,7 @@ def trtllm_batch_context_with_kv_cache(
         variable_window_token_starts=variable_window_token_starts,
         variable_window_token_ends=variable_window_token_ends,
     )
+    check_backend(backend)
     if not uses_shared_paged_kv_idx:
         refuse(name, "uses_shared_paged_kv_idx=False", "give K and V the same page ids")
     if len(seq_lens) != batch_size:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from functools import wraps
 from numbers import Real
-from typing import Any, Callable, NamedTuple, TypeVar
+from typing import Any, Callable, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 
 import girih
 
-Threshold = torch.Tensor | float | int
+Threshold: TypeAlias = "torch.Tensor | float | int"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 #: Multipliers of splitmix64 (Steele et al. 2014), as signed numbers.
@@ -68,12 +68,12 @@ def _random(
     seed: int | torch.Tensor | None,
     offset: int | torch.Tensor | None,
 ) -> _Random:
-    if seed is None and offset is None:
-        return _Random(*get_seed_and_offset(4, generator, device))
     if seed is None or offset is None:
-        drawn = _Random(*get_seed_and_offset(4, generator, device))
-        seed = drawn.seed if seed is None else seed
-        offset = drawn.offset if offset is None else offset
+        drawn = get_seed_and_offset(4, generator, device)
+        if isinstance(seed, torch.Tensor) or isinstance(offset, torch.Tensor):
+            raise ValueError("seed and offset must both be tensors or both be scalars")
+        seed = drawn[0] if seed is None else seed
+        offset = drawn[1] if offset is None else offset
     if isinstance(seed, torch.Tensor) != isinstance(offset, torch.Tensor):
         raise ValueError("seed and offset must both be tensors or both be scalars")
     for name, x in (("seed", seed), ("offset", offset)):
@@ -93,8 +93,8 @@ def _random(
 def _seed_of_uniform(uniform_samples: torch.Tensor) -> _Random:
     """A seed for each row out of the bits of its numbers, [rows] or [rounds, rows]."""
     bits = uniform_samples.float().reshape(-1, uniform_samples.shape[-1]).view(torch.int32).to(torch.int64)
-    seed = bits[0] if bits.shape[0] == 1 else bits[0] ^ (bits[1] << 32)
-    return _Random(seed.contiguous(), 0)
+    seed = (bits[0] if bits.shape[0] == 1 else bits[0] ^ (bits[1] << 32)).contiguous()
+    return _Random(seed, torch.zeros_like(seed))
 
 
 def _is_uniform(x: Any, ndim: int) -> bool:
@@ -119,7 +119,7 @@ def _older_form(threshold_names: tuple[str, ...]) -> Callable[[_F], _F]:
             if any(kwargs.get(name) is not None for name in ("generator", "seed", "offset")):
                 raise ValueError("uniform_samples: give it or generator, seed and offset, not both")
             drawn = _seed_of_uniform(uniform)
-            kwargs.update(seed=drawn.seed, offset=torch.zeros_like(drawn.seed))
+            kwargs.update(seed=drawn.seed, offset=drawn.offset)
             if not threshold_names:
                 return function(**kwargs)
             return function(**kwargs, return_valid=True)
@@ -154,7 +154,7 @@ def _threshold(name: str, value: Threshold, rows: int, indices: torch.Tensor | N
 
 
 def _draw(
-    kind: str,
+    kind: Literal["logits", "probs"],
     x: torch.Tensor,
     indices: torch.Tensor | None,
     generator: torch.Generator | None,
@@ -179,7 +179,7 @@ def _draw(
         x,
         kind=kind,
         indices=indices,
-        order=order,
+        order=cast('Literal["top_k_first", "joint"]', order),
         seed=random.seed,
         offset=random.offset,
         tokens=tokens,
@@ -210,7 +210,7 @@ def softmax(
         temperature = temperature.float()
     elif temperature is not None and (isinstance(temperature, bool) or not isinstance(temperature, Real)):
         raise TypeError("temperature must be None, a real scalar, or a 1D floating-point tensor")
-    return girih.softmax(logits, temperature=1.0 if temperature is None else temperature)
+    return cast("torch.Tensor", girih.softmax(logits, temperature=1.0 if temperature is None else temperature))
 
 
 @_older_form(())
@@ -226,7 +226,10 @@ def sampling_from_probs(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """A token of each row of probs [batch_size, vocab_size], or of the rows that `indices` lists; int32, or indices' type."""
     _check_nan(probs, "probs", check_nan)
-    return _draw("probs", probs, indices, generator, seed, offset, return_valid)
+    return cast(
+        "torch.Tensor | tuple[torch.Tensor, torch.Tensor]",
+        _draw("probs", probs, indices, generator, seed, offset, return_valid),
+    )
 
 
 def sampling_from_logits(
@@ -240,7 +243,7 @@ def sampling_from_logits(
 ) -> torch.Tensor:
     """sampling_from_probs(softmax(logits)) in one pass."""
     _check_nan(logits, "logits", check_nan)
-    return _draw("logits", logits, indices, generator, seed, offset, False)
+    return cast("torch.Tensor", _draw("logits", logits, indices, generator, seed, offset, False))
 
 
 @_older_form(("top_p",))
@@ -257,7 +260,10 @@ def top_p_sampling_from_probs(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """A token out of the shortest list of likeliest ones with mass >= top_p (a number, or one for each row of probs)."""
     _check_nan(probs, "probs", check_nan)
-    return _draw("probs", probs, indices, generator, seed, offset, return_valid, top_p=top_p)
+    return cast(
+        "torch.Tensor | tuple[torch.Tensor, torch.Tensor]",
+        _draw("probs", probs, indices, generator, seed, offset, return_valid, top_p=top_p),
+    )
 
 
 @_older_form(("top_k",))
@@ -274,7 +280,10 @@ def top_k_sampling_from_probs(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """A token out of the top_k likeliest: exactly k, the lowest of equals."""
     _check_nan(probs, "probs", check_nan)
-    return _draw("probs", probs, indices, generator, seed, offset, return_valid, top_k=top_k)
+    return cast(
+        "torch.Tensor | tuple[torch.Tensor, torch.Tensor]",
+        _draw("probs", probs, indices, generator, seed, offset, return_valid, top_k=top_k),
+    )
 
 
 @_older_form(("min_p",))
@@ -291,7 +300,10 @@ def min_p_sampling_from_probs(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """A token whose probability is at least min_p times the largest."""
     _check_nan(probs, "probs", check_nan)
-    return _draw("probs", probs, indices, generator, seed, offset, return_valid, min_p=min_p)
+    return cast(
+        "torch.Tensor | tuple[torch.Tensor, torch.Tensor]",
+        _draw("probs", probs, indices, generator, seed, offset, return_valid, min_p=min_p),
+    )
 
 
 def top_k_top_p_sampling_from_logits(
@@ -309,8 +321,9 @@ def top_k_top_p_sampling_from_logits(
 ) -> torch.Tensor:
     """A token that passes both filters: top-p over what top-k leaves ("top_k_first"), or both over the whole row ("joint")."""
     _check_nan(logits, "logits", check_nan)
-    return _draw(
-        "logits", logits, indices, generator, seed, offset, False, filter_apply_order, top_k=top_k, top_p=top_p
+    return cast(
+        "torch.Tensor",
+        _draw("logits", logits, indices, generator, seed, offset, False, filter_apply_order, top_k=top_k, top_p=top_p),
     )
 
 
@@ -331,8 +344,11 @@ def top_k_top_p_sampling_from_probs(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """top_k_top_p_sampling_from_logits() of probabilities."""
     _check_nan(probs, "probs", check_nan)
-    return _draw(
-        "probs", probs, indices, generator, seed, offset, return_valid, filter_apply_order, top_k=top_k, top_p=top_p
+    return cast(
+        "torch.Tensor | tuple[torch.Tensor, torch.Tensor]",
+        _draw(
+            "probs", probs, indices, generator, seed, offset, return_valid, filter_apply_order, top_k=top_k, top_p=top_p
+        ),
     )
 
 
@@ -340,17 +356,19 @@ def top_p_renorm_probs(
     probs: torch.Tensor, top_p: torch.Tensor | float, is_deterministic: bool = False
 ) -> torch.Tensor:
     """f32: 0 outside of the top-p list of each row, inside it divided by its mass."""
-    return girih.top_p_renorm_probs(probs, _threshold("top_p", top_p, probs.shape[0]))
+    return cast("torch.Tensor", girih.top_p_renorm_probs(probs, _threshold("top_p", top_p, probs.shape[0])))
 
 
 def top_k_renorm_probs(probs: torch.Tensor, top_k: torch.Tensor | int, is_deterministic: bool = False) -> torch.Tensor:
     """The same of the top_k likeliest, of probs' type."""
-    return girih.top_k_renorm_probs(probs, _threshold("top_k", top_k, probs.shape[0])).to(probs.dtype)
+    return cast(
+        "torch.Tensor", girih.top_k_renorm_probs(probs, _threshold("top_k", top_k, probs.shape[0])).to(probs.dtype)
+    )
 
 
 def top_k_mask_logits(logits: torch.Tensor, top_k: torch.Tensor | int) -> torch.Tensor:
     """-inf outside of the top_k largest of each row: exactly k stay, the lowest of equals; of logits' type."""
-    return girih.top_k_mask_logits(logits, _threshold("top_k", top_k, logits.shape[0]))
+    return cast("torch.Tensor", girih.top_k_mask_logits(logits, _threshold("top_k", top_k, logits.shape[0])))
 
 
 top_p_renorm_prob = top_p_renorm_probs
@@ -382,7 +400,7 @@ def _speculative_older_form(function: _F) -> _F:
         if uniform is None:
             return function(*args, **kwargs)
         drawn = _seed_of_uniform(uniform.transpose(0, 1))
-        return function(*args, **kwargs, seed=drawn.seed, offset=torch.zeros_like(drawn.seed))
+        return function(*args, **kwargs, seed=drawn.seed, offset=drawn.offset)
 
     return call  # type: ignore[return-value]
 

@@ -78,7 +78,8 @@ class _SparseWrapper(AttentionWrapper):
         problem = self._problem
         if problem is None:
             raise RuntimeError(f"{self._name}.run() before plan()")
-        form, stored, params = run_form(problem, "base2" if return_lse else "none", scales, None, self.device, layout)
+        kind = "base2" if return_lse or lse is not None else "none"
+        form, stored, params = run_form(problem, kind, scales, None, self.device, layout)
         arguments: dict[str, Any] = {}
         if is_quantised(problem.kv_dtype):
             arguments = {
@@ -89,7 +90,8 @@ class _SparseWrapper(AttentionWrapper):
             }
         store = girih.KvStore.blocks(k, v, page_size=self._page_size, layout=layout, **arguments)
         segment = girih.SegmentData(store, self._kv_indices, self._page_pos)
-        return self._compute(self._query(q, problem), segment, form, params, out=out, lse=lse)
+        result = self._compute(self._query(q, problem), segment, form, params, out=out, lse=lse)
+        return result if return_lse or lse is None else result[0]
 
 
 class BlockSparseAttentionWrapper(_SparseWrapper):
@@ -267,7 +269,7 @@ class BlockSparseAttentionWrapper(_SparseWrapper):
     ) -> Any:
         """q [M, num_qo_heads, head_dim]; k, v [N, num_kv_heads, head_dim]; scales f32 per head. Returns out, or (out, lse base 2)."""
         scales = with_scales(NO_SCALES, scale_q, scale_k, scale_v, None)
-        return self._attend(q, k, v, "NHD", scales, out, lse if return_lse else None, return_lse)
+        return self._attend(q, k, v, "NHD", scales, out, lse, return_lse)
 
 
 def _sorted_pattern(borders: IndexArray, columns: IndexArray, may_sort: bool) -> tuple[IndexArray, IndexArray]:
@@ -377,11 +379,10 @@ class VariableBlockSparseAttentionWrapper(_SparseWrapper):
         (out, lse [num_qo_heads, qo_len]); given tensors have these shapes and are what is returned."""
         if out is None:
             out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        result = self._attend(q.transpose(0, 1), k, v, "HND", NO_SCALES, out.transpose(0, 1), None, return_lse)
-        if not return_lse:
+        wants_lse = return_lse or lse is not None
+        result = self._attend(q.transpose(0, 1), k, v, "HND", NO_SCALES, out.transpose(0, 1), None, wants_lse)
+        if not wants_lse:
             return out
         by_head = result[1].t()
-        if lse is None:
-            return out, by_head.contiguous()
-        lse.copy_(by_head)
-        return out, lse
+        lse = by_head.contiguous() if lse is None else lse.copy_(by_head)
+        return (out, lse) if return_lse else out

@@ -66,6 +66,11 @@ def _select(
     if mirrored:
         last = width - 1 if lengths is None else (lengths - 1).to(index_dtype).unsqueeze(-1)
         indices = torch.where(indices < 0, indices, last - indices)
+        if not sorted:
+            # By index again, with what is missing at the end.
+            order = torch.where(indices < 0, torch.iinfo(index_dtype).max, indices).argsort(dim=-1)
+            indices = indices.gather(1, order)
+            taken = taken if taken is None else taken.gather(1, order)
     return taken, indices
 
 

@@ -134,7 +134,8 @@ def get_compute_capability(device: torch.device) -> tuple[int, int]:
     """(major, minor) of a CUDA device."""
     if device.type != "cuda":
         raise ValueError(f"device={device}; must be a cuda device")
-    return torch.cuda.get_device_capability(device)
+    major, minor = torch.cuda.get_device_capability(device)
+    return int(major), int(minor)
 
 
 def get_device_sm_count(device: torch.device) -> int:

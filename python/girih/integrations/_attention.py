@@ -251,6 +251,8 @@ def _step_of(
         sinks,
         None if bias is None else bias.shape,
         mask.visible.shape if isinstance(mask, DenseMask) else mask.serial,
+        # The page table is made on a stream and read on it.
+        torch.cuda.current_stream(q.device).cuda_stream if q.device.type == "cuda" else None,
     )
     steps = _of_thread.steps
     step = steps.get(same)
@@ -361,7 +363,7 @@ def attend_paged(
     pages = block_table.contiguous().view(-1)
     new_k, new_v = (x[0, :, :num_rows].detach().transpose(0, 1) for x in (k, v))
     if q.device.type == "cpu":
-        places = {"append_indptr": qo_indptr, "kv_len": batch.kv_len, "kv_indices": pages, "table_stride": stride}
+        places: dict[str, Any] = {"append_indptr": qo_indptr, "kv_len": batch.kv_len, "kv_indices": pages, "table_stride": stride}
         girih.append(store, new_k, new_v, **places)
     else:
         girih.append_planned(entry.attention, store, new_k, new_v, kv_indices=pages)

@@ -370,6 +370,8 @@ class StructuredMask(torch.Tensor):
     structure: MaskStructure
     _make_dense: Callable[[], torch.Tensor]
     _dense: torch.Tensor | None
+    is_exposed: bool
+    """Whether somebody has written into the values, or has a view to write into: they then count, not the structure."""
 
     @staticmethod
     def __new__(
@@ -380,13 +382,17 @@ class StructuredMask(torch.Tensor):
         self.structure = structure
         self._make_dense = make_dense
         self._dense = None
+        self.is_exposed = False
         return self
 
     def dense(self) -> torch.Tensor:
-        """The values."""
+        """The values, made once."""
         if self._dense is None:
-            self._dense = self._make_dense()
+            self._dense = self._make_dense().contiguous()
         return self._dense
+
+    def __deepcopy__(self, memo: Any) -> torch.Tensor:
+        return self.dense().clone()
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"StructuredMask({self.structure!r})"
@@ -395,7 +401,12 @@ class StructuredMask(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        aliases = any(argument.alias_info is not None for argument in func._schema.arguments)
+
         def plain(value: Any) -> Any:
-            return value.dense() if isinstance(value, StructuredMask) else value
+            if not isinstance(value, StructuredMask):
+                return value
+            value.is_exposed = value.is_exposed or aliases
+            return value.dense()
 
         return func(*tree_map(plain, args), **tree_map(plain, kwargs or {}))

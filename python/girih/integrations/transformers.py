@@ -100,6 +100,9 @@ def mask(
         )
     except Untraceable:
         return dense()
+    if structure.holes is not None and device.type != "cpu":
+        # Each hole parts a row's keys, and a GPU's plan has room for a few runs of keys a tile.
+        return dense()
     return StructuredMask(structure, device, dense)
 
 
@@ -233,7 +236,7 @@ def _attend(
     if attention_mask is None:
         return attend_structured(query, key, value, _unmasked(module, query, key, is_causal, window), features)
     if isinstance(attention_mask, StructuredMask):
-        if attention_mask.structure.batch_size == query.shape[0]:
+        if attention_mask.structure.batch_size == query.shape[0] and not attention_mask.is_exposed:
             return attend_structured(query, key, value, attention_mask.structure, features)
         attention_mask = attention_mask.dense()
     visible, bias = _read_dense(attention_mask)

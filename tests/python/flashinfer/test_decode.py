@@ -82,6 +82,10 @@ def test_batch_decode(layout: str, page_size: int, combined: bool) -> None:
     assert torch.equal(wrapper.run(q, cache), out)
     given = torch.full_like(out, math.nan)
     given_lse = torch.full_like(lse, math.nan)
+    assert wrapper.run(q, cache, lse=given_lse).shape == out.shape and torch.equal(
+        given_lse, lse
+    )  # written, not returned
+    given_lse.fill_(math.nan)
     result = wrapper.run_return_lse(q, cache, out=given, lse=given_lse)
     assert result[0].data_ptr() == given.data_ptr() and torch.equal(given, out) and torch.equal(given_lse, lse)
 

@@ -15,9 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import girih.flashinfer as flashinfer
-from girih.flashinfer._alternatives import alternative
 from girih.flashinfer._differences import DIFFERENCES
-from girih.flashinfer._refused import Refused, RefusedModule, public_names
+from girih.flashinfer._refused import Refused, RefusedModule, public_names, reason
 
 SIGNATURES: dict[str, list[str]] = json.loads(Path(__file__).with_name("signatures.json").read_text())
 ROOT = Path(__file__).resolve().parents[3]
@@ -41,7 +40,7 @@ def test_refused_names_have_an_alternative() -> None:
     names = [
         (m, n) for m, names in public_names().items() for n in names if isinstance(getattr(module_of(m), n), Refused)
     ]
-    lost = [f"{m}.{n}" for m, n in names if alternative(m, n) == "Girih has no counterpart"]
+    lost = [f"{m}.{n}" for m, n in names if reason(m, n) == "Girih has no counterpart"]
     assert not lost
 
 
@@ -135,3 +134,11 @@ def test_the_table_in_the_documentation_is_current() -> None:
         [sys.executable, ROOT / "script/flashinfer-names", "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_autotune_is_a_context() -> None:
+    with flashinfer.autotune(True, tuning_buckets=(1, 2)):
+        pass
+    with pytest.raises(NotImplementedError, match="cache="):
+        with flashinfer.autotune(cache="somewhere.json"):
+            pass

@@ -127,6 +127,8 @@ def test_append_nvfp4(layout: str, slots: bool) -> None:
     if slots:
         mapping = torch.tensor([page * 4 + entry for page, entry in map(table.place, range(7))])
         mapping[1] = -1
+        k, v = torch.cat((k, k[:1])), torch.cat((v, v[:1]))
+        mapping = torch.cat((mapping, torch.tensor([table.num_pages * 4])))
         flashinfer.nvfp4_quantize_append_paged_kv_cache_with_slot_mapping(
             k, v, mapping, cache, scales, torch.tensor([0.01]), 0.02, layout
         )

@@ -53,7 +53,9 @@ LOGITS = "REGISTER_LOGITS_TRANSFORM(params, logits, batch_idx, qo_idx, kv_idx, q
 MASK = "REGISTER_LOGITS_MASK(params, batch_idx, qo_idx, kv_idx, qo_head_idx, kv_head_idx, {%s})"
 
 
-def run_prefill(declaration: str, *args: Any, tensors: Any = (), scalars: Any = (("sm_scale", "double"),), **plan: Any) -> Any:
+def run_prefill(
+    declaration: str, *args: Any, tensors: Any = (), scalars: Any = (("sm_scale", "double"),), **plan: Any
+) -> Any:
     batch = paged_batch([5, 9], [20, 35])
     wrapper = prefill.BatchPrefillWithPagedKVCacheWrapper(workspace(), jit_args=jit_args(declaration, tensors, scalars))
     wrapper.plan(batch.qo_indptr, batch.indptr, batch.indices, batch.last, 4, 2, 64, 16, **plan)
@@ -69,13 +71,16 @@ def test_scale_alone() -> None:
 
 
 def test_logits_with_a_tensor_and_scalars() -> None:
-    body = LOGITS % """
+    body = (
+        LOGITS
+        % """
       if (kv_head_idx == 0) {  /* the other head is left alone */
         logits = logits + params.slopes[qo_head_idx] * float(int(kv_idx) - int(qo_idx)) / params.sm_scale;
       }
       const float capped = params.cap * math::tanh(logits * params.sm_scale / params.cap) / params.sm_scale;
       return params.cap > 0.f ? capped : logits;
     """
+    )
     slopes = torch.tensor([0.1, 0.2, 0.3, 0.4])
     given = (("slopes", "float"),)
     batch, q, out = run_prefill(
@@ -125,13 +130,33 @@ def test_packed_bits_of_a_single_decode() -> None:
     check((out, lse), (expected[0][0], expected[1][0]))
 
 
+def test_the_mask_of_plan_may_be_read_by_the_variant() -> None:
+    body = (
+        MASK
+        % "const uint32_t at = qo_idx * kv_len + kv_idx; return !((bits_ptr[at / 8] >> (at % 8)) & 1) || kv_idx == 0;"
+    )
+    declaration = struct(
+        body, "bits_ptr = params.maybe_custom_mask + params.maybe_mask_indptr[batch_idx];", "uint8_t* bits_ptr;"
+    )
+    masks = [torch.rand(5, 20) > 0.5, torch.rand(9, 35) > 0.5]
+    given = (("maybe_custom_mask", "uint8_t"), ("maybe_mask_indptr", "int32_t"))
+    flat = torch.cat([m.reshape(-1) for m in masks])
+    batch, q, out = run_prefill(declaration, 0.125, tensors=given, custom_mask=flat)
+    for request in range(2):
+        rows = batch.rows(request)
+        mask = masks[request] & (torch.arange(batch.kv_lens[request]) == 0)  # plan() applies the mask too
+        check(out[rows], attend(q[rows], *batch.keys(request), mask=mask)[0])
+
+
 SIGMOID = LOGITS % "return math::ptx_rcp(1.f + math::ptx_exp2(-float(logits * scale_log2 + bias_log2)));"
 
 
 @pytest.mark.parametrize("protocol", ["fa2", "fa3"])
 def test_sigmoid_attention(protocol: str) -> None:
     if protocol == "fa2":
-        output = "REGISTER_OUTPUT_TRANSFORM(params, output, batch_idx, qo_idx, qo_head_idx, m, d, scale, { return output; })"
+        output = (
+            "REGISTER_OUTPUT_TRANSFORM(params, output, batch_idx, qo_idx, qo_head_idx, m, d, scale, { return output; })"
+        )
         setup = "scale_log2 = params.s * math::log2e; bias_log2 = params.bias * math::log2e;"
         declaration = struct(SIGMOID + ";" + output, setup, "float scale_log2, bias_log2;", "false")
         declaration = declaration.replace("sm_scale_log2 = params.sm_scale * math::log2e;", "")
@@ -167,13 +192,17 @@ def test_declaration_of_sinks(window_left: int) -> None:
     arguments = jit_args(variants.attention_sink_decl["fa3"], (("sink", "float"),))
     arguments[11] = "AttentionSink"
     wrapper = prefill.BatchPrefillWithPagedKVCacheWrapper(workspace(), jit_args=arguments)
-    wrapper.plan(batch.qo_indptr, batch.indptr, batch.indices, batch.last, 4, 2, 64, 16, causal=True, window_left=window_left)
+    wrapper.plan(
+        batch.qo_indptr, batch.indptr, batch.indices, batch.last, 4, 2, 64, 16, causal=True, window_left=window_left
+    )
     q = queries(batch, 4)
     sinks = torch.tensor([0.0, 2.0, -1.0, 0.5])
     out, lse = wrapper.run(q, batch.cache, sinks, 0.2, return_lse=True)
     for request in range(2):
         rows = batch.rows(request)
-        expected = attend(q[rows], *batch.keys(request), causal=True, sinks=sinks, sm_scale=0.2, window_left=window_left)
+        expected = attend(
+            q[rows], *batch.keys(request), causal=True, sinks=sinks, sm_scale=0.2, window_left=window_left
+        )
         check((out[rows], lse[rows]), expected)
 
 
@@ -184,7 +213,10 @@ def test_declaration_of_sinks(window_left: int) -> None:
         (LOGITS % "for (int i = 0; i < 4; ++i) logits += 1.f; return logits;", "'for'"),
         (LOGITS % "return __shfl_sync(0xffffffff, logits, 0);", "__shfl_sync"),
         (MASK % "return (kv_idx & 7) == 0;", "'&' of integers"),
-        ("REGISTER_OUTPUT_TRANSFORM(params, output, b, q, h, m, d, scale, { return output * 2.f / d; })", "REGISTER_OUTPUT_TRANSFORM"),
+        (
+            "REGISTER_OUTPUT_TRANSFORM(params, output, b, q, h, m, d, scale, { return output * 2.f / d; })",
+            "REGISTER_OUTPUT_TRANSFORM",
+        ),
         ("REGISTER_M_D_UPDATE(params, kv_tile_idx, qo_head_idx, m, d, scale, { d = d + 1.f; })", "REGISTER_M_D_UPDATE"),
         ("REGISTER_QUERY_TRANSFORM(params, q, { return q; })", "REGISTER_QUERY_TRANSFORM"),
         (LOGITS % "return logits + params.unknown;", "params.unknown"),
@@ -199,8 +231,8 @@ def test_what_cannot_be_mapped_is_named(body: str, what: str) -> None:
 def test_other_refusals() -> None:
     with pytest.raises(ValueError, match="13"):
         prefill.BatchPrefillWithRaggedKVCacheWrapper(workspace(), jit_args=[1, 2])
-    with pytest.raises(NotImplementedError, match="maybe_custom_mask"):
-        run_prefill(struct(""), torch.zeros(8), 0.2, tensors=(("maybe_custom_mask", "uint8_t"),))
+    with pytest.raises(NotImplementedError, match="maybe_alibi_slopes"):
+        run_prefill(struct(""), torch.zeros(8), 0.2, tensors=(("maybe_alibi_slopes", "float"),))
     with pytest.raises(NotImplementedError, match="no struct Mine"):
         run_prefill("struct Yours {};", 0.2)
     with pytest.raises(TypeError, match="must have 1: sm_scale"):
@@ -210,7 +242,9 @@ def test_other_refusals() -> None:
     with pytest.raises(NotImplementedError, match="POD"):
         gen_customize_pod_module()
     with pytest.raises(TypeError, match="jit_module"):
-        decode.single_decode_with_kv_cache_with_jit_module("module", torch.zeros(4, 64).half(), *[torch.zeros(4, 4, 64).half()] * 2)
+        decode.single_decode_with_kv_cache_with_jit_module(
+            "module", torch.zeros(4, 64).half(), *[torch.zeros(4, 4, 64).half()] * 2
+        )
     with pytest.raises(NotImplementedError, match="jit_args"):
         from girih.flashinfer.pod import PODWithPagedKVCacheWrapper
 
@@ -218,7 +252,10 @@ def test_other_refusals() -> None:
 
 
 def test_what_expressions_cannot_say_becomes_cuda_text() -> None:
-    body = LOGITS % "float sum = logits; for (int i = 0; i < 4; ++i) { sum += params.bias[kv_head_idx * 4 + i]; } return sum * params.gain;"
+    body = (
+        LOGITS
+        % "float sum = logits; for (int i = 0; i < 4; ++i) { sum += params.bias[kv_head_idx * 4 + i]; } return sum * params.gain;"
+    )
     given = (("bias", "float"),)
     scalars = (("sm_scale", "double"), ("gain", "float"))
     hooks = _jit_variant.hooks_of_jit_args(jit_args(struct(body), given, scalars), None, "test")

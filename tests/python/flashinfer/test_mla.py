@@ -179,3 +179,28 @@ def test_refusals_name_the_argument() -> None:
             wrapper.run(*tensors, **run_option)
     with pytest.raises(ValueError, match="FP8"):
         wrapper.run(*tensors, ckv_scale=2.0)
+    with pytest.raises(ValueError, match=r"q_pe\.dtype"):
+        wrapper.run(cache.q_nope, cache.q_pe.bfloat16(), cache.ckv, cache.kpe)
+    with pytest.raises(ValueError, match=r"kpe_cache\.dtype"):
+        wrapper.run(cache.q_nope, cache.q_pe, cache.ckv, cache.kpe.float())
+    cache.plan(wrapper, True, torch.float8_e4m3fn)
+    small = (cache.ckv.to(torch.float8_e4m3fn), cache.kpe.to(torch.float8_e4m3fn))
+    for scales in ({}, {"ckv_scale": 1.0, "ckv_scale_arr": torch.ones(1)}, {"ckv_scale": 1.0}):
+        with pytest.raises(ValueError, match="ckv_scale|kpe_scale"):
+            wrapper.run(cache.q_nope, cache.q_pe, *small, **scales)
+    with pytest.raises(NotImplementedError, match="ckv_scale_arr"):
+        wrapper.run(cache.q_nope, cache.q_pe, *small, ckv_scale_arr=torch.ones(4), kpe_scale=1.0)
+
+
+def test_without_positional_part() -> None:
+    cache = Cache([1, 3], [12, 30])
+    wrapper = mla.BatchMLAPagedAttentionWrapper(workspace())
+    tables = (cache.qo, cache.indptr, cache.indices, cache.lens)
+    wrapper.plan(*tables, HEADS, CKV, 0, 4, True, SCALE, torch.float16, torch.float16)
+    out = wrapper.run(cache.q_nope, cache.q_pe[..., :0], cache.ckv, cache.kpe[..., :0])
+    for request in range(2):
+        ckv = cache.ckv[cache.pages(request)].reshape(-1, 1, CKV)[: cache.kv_lens[request]]
+        check(
+            out[cache.rows(request)],
+            attend(cache.q_nope[cache.rows(request)], ckv, ckv, causal=True, sm_scale=SCALE)[0],
+        )

@@ -71,11 +71,39 @@ def test_fp8_cache_and_queries() -> None:
     batch = paged_batch([1, 1], [20, 35], layout="HND")
     k, v = batch.k.to(torch.float8_e4m3fn), batch.v.to(torch.float8_e4m3fn)
     q = queries(batch, 4).to(torch.float8_e4m3fn)
-    out = decode.trtllm_batch_decode_with_kv_cache(q, (k, v), workspace(), *tables(batch), 35, 0.1, 0.5, out_dtype="float16")
+    out = decode.trtllm_batch_decode_with_kv_cache(
+        q, (k, v), workspace(), *tables(batch), 35, 0.1, 0.5, out_dtype="float16"
+    )
     batch.k, batch.v = k.float(), v.float()
     for request in range(2):
         rows = batch.rows(request)
         check(out[rows], attend(q[rows].float(), *batch.keys(request), sm_scale=0.1)[0] * 0.5, 4e-3)
+
+
+@pytest.mark.parametrize("window_left", [-1, 6])
+def test_masks_of_draft_tokens(window_left: int) -> None:
+    """Trees: a draft token sees the committed keys and its own ancestors; requests may have different numbers of tokens."""
+    batch = paged_batch([4, 6, 4], [20, 35, 4], layout="HND")
+    q = queries(batch, 4)
+    draft = torch.rand(14, 6) > 0.4
+    words = torch.zeros(14, 2, dtype=torch.int32)
+    for column in range(6):
+        words[:, 0] |= draft[:, column].int() << column
+    words[:, 1] = -1  # bits past the draft tokens are never read
+    out = decode.trtllm_batch_decode_with_kv_cache(
+        q, batch.cache, workspace(), *tables(batch), 35, 0.125, 1.0, window_left, mask=words.view(torch.int16),
+        cum_seq_lens_q=batch.qo_indptr, max_q_len=6,
+    )  # fmt: skip
+    for request in range(3):
+        rows = batch.rows(request)
+        n, keys = rows.stop - rows.start, batch.kv_lens[request]
+        mask = torch.ones(n, keys, dtype=torch.bool)
+        mask[:, keys - n :] = draft[rows, :n]
+        check(out[rows], attend(q[rows], *batch.keys(request), mask=mask, window_left=window_left)[0])
+    with pytest.raises(ValueError, match="mask"):
+        decode.trtllm_batch_decode_with_kv_cache(
+            q, batch.cache, workspace(), *tables(batch), 35, mask=words[:5], cum_seq_lens_q=batch.qo_indptr
+        )
 
 
 @pytest.mark.parametrize(("causal", "right"), [(True, -1), (False, -1), (False, 2)])
@@ -105,7 +133,7 @@ def test_refusals_name_the_argument() -> None:
     table, lens = tables(batch)
     arguments = (q, batch.cache, workspace(), table, lens, 35)
     cases: list[dict[str, Any]] = [
-        {"mask": lens}, {"skip_softmax_threshold_scale_factor": 1.0}, {"kv_cache_sf": (q, q)}, {"cp_world": 2}, {"sparse_top_k": 4},
+        {"skip_softmax_threshold_scale_factor": 1.0}, {"kv_cache_sf": (q, q)}, {"cp_world": 2}, {"sparse_top_k": 4},
         {"enable_block_sparse_attention": True}, {"uses_shared_paged_kv_idx": False}, {"o_sf_scale": 1.0}, {"out_dtype": "nvfp4"},
     ]  # fmt: skip
     for case in cases:

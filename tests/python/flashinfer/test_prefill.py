@@ -240,7 +240,7 @@ def test_multi_item_scoring() -> None:
         batch, 4,
         causal=True,
         prefix_len_ptr=torch.tensor(prefix_lens, dtype=torch.int32),
-        token_pos_in_items_ptr=table.reshape(-1),
+        token_pos_in_items_ptr=table.reshape(-1)[:-3],  # the last padding may be left out
         token_pos_in_items_len=width,
         max_item_len_ptr=torch.tensor([4, 2], dtype=torch.int32),
     )  # fmt: skip
@@ -320,6 +320,10 @@ def test_refusals_name_the_argument() -> None:
         planned(batch, 4, kv_data_type=torch.uint8).run(q, (batch.k.view(torch.uint8), batch.v.view(torch.uint8)))
     with pytest.raises(ValueError, match="token_pos_in_items_ptr"):
         planned(batch, 4, prefix_len_ptr=torch.tensor([1, 1]))
+    for places, length in ((torch.zeros(3), 0), (torch.zeros(8 + 13), 8), (torch.zeros(13 + 12), 13)):
+        with pytest.raises(ValueError, match="token_pos_in_items"):
+            one = torch.ones(2, dtype=torch.int32)
+            planned(batch, 4, prefix_len_ptr=one, token_pos_in_items_ptr=places.int(), token_pos_in_items_len=length)
     with pytest.raises(ValueError, match="last_page_len"):
         wrapper.plan(batch.qo_indptr, batch.indptr, batch.indices, batch.last[:1], 4, 2, 64, 16)
     with pytest.raises(ValueError, match="unknown data type"):

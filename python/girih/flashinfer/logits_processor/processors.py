@@ -5,7 +5,7 @@ A parameter is given to the processor or, which comes first, to the call of the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -144,7 +144,12 @@ class Sample(LogitsProcessor):
         super().__init__(deterministic=deterministic, **params)
 
     def draw(
-        self, x: torch.Tensor, kind: str, given: dict[str, Any], order: str = "top_k_first", **thresholds: Any
+        self,
+        x: torch.Tensor,
+        kind: Literal["logits", "probs"],
+        given: dict[str, Any],
+        order: str = "top_k_first",
+        **thresholds: Any,
     ) -> torch.Tensor:
         indices, generator = (given.get(name, self.params.get(name)) for name in ("indices", "generator"))
         tokens: torch.Tensor = sampling._draw(kind, x, indices, generator, None, None, False, order, **thresholds)

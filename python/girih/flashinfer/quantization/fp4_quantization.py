@@ -6,6 +6,8 @@ scales (MXFP4) are refused on the way in, since FlashInfer rounds them up and Gi
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 import girih
@@ -225,8 +227,11 @@ def e2m1_and_ufp8sf_scale_to_float(
     flat = ufp8_scale_tensor.cpu().view(torch.uint8).reshape(-1)
     scales = _untiled(flat, rows, dim // sf_vec_size, _layout(is_sf_swizzled_layout, is_sf_8x4_layout))
     global_scale = 1.0 if global_scale_tensor is None else float(global_scale_tensor)
-    return girih.dequantize(
-        codes, scales, "block", codes="nvfp4" if ufp8_type == 1 else "mxfp4", global_scale=global_scale, dtype="f32"
+    return cast(
+        "torch.Tensor",
+        girih.dequantize(
+            codes, scales, "block", codes="nvfp4" if ufp8_type == 1 else "mxfp4", global_scale=global_scale, dtype="f32"
+        ),
     )
 
 
@@ -259,11 +264,14 @@ def nvfp4_kv_dequantize(
     output_dtype: torch.dtype = torch.bfloat16,
 ) -> torch.Tensor:
     """code * scale * global_scale of what nvfp4_kv_quantize() returns, in output_dtype [rows, dim]."""
-    return girih.dequantize(
-        fp4_data,
-        block_scales.view(torch.uint8),
-        "block",
-        codes="nvfp4",
-        global_scale=float(global_scale),
-        dtype=output_dtype,
+    return cast(
+        "torch.Tensor",
+        girih.dequantize(
+            fp4_data,
+            block_scales.view(torch.uint8),
+            "block",
+            codes="nvfp4",
+            global_scale=float(global_scale),
+            dtype=output_dtype,
+        ),
     )

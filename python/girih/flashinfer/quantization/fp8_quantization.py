@@ -61,4 +61,4 @@ def per_token_group_quant_8bit(
     zero = flat.view(rows, groups, group_size).abs().amax(dim=-1) == 0
     scales.masked_fill_(zero, eps / largest)
     leading = x.shape[:-1]
-    return codes.view(x.shape), scales if len(leading) == 1 else scales.unflatten(0, leading)
+    return codes.view(x.shape), scales.view(*leading, groups)

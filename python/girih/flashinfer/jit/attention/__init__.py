@@ -11,7 +11,7 @@ import torch
 
 from ..._jit_variant import CustomModule, hooks_of_declaration
 from ..._problem import refuse
-from ..._refused import Refused
+from ..._refused import refusals
 from . import variants as variants
 
 __all__ = [
@@ -38,7 +38,11 @@ def _module(
     pos_encoding_mode: int,
 ) -> CustomModule:
     if pos_encoding_mode != 0:
-        refuse(function, f"pos_encoding_mode={pos_encoding_mode}", "let the variant apply it, or use a wrapper without jit_args")
+        refuse(
+            function,
+            f"pos_encoding_mode={pos_encoding_mode}",
+            "let the variant apply it, or use a wrapper without jit_args",
+        )
     hooks = hooks_of_declaration(
         tensor_names, tensor_dtypes, scalar_names, scalar_dtypes, variant_name, variant_decl, function
     )
@@ -202,7 +206,4 @@ def gen_customize_batch_pod_module(*args: Any, **kwargs: Any) -> NoReturn:
     refuse("gen_customize_batch_pod_module", "a variant of POD", "use two prefill wrappers with jit_args")
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("gen_"):
-        return Refused(f"jit.attention.{name}", "Girih compiles in process when it first schedules; girih.warmup() does so ahead")
-    raise AttributeError(f"module 'girih.flashinfer.jit.attention' has no attribute {name!r}")
+__getattr__ = refusals("jit.attention")
