@@ -342,7 +342,7 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
         disable_split_kv: bool = False,
         q_len_per_req: int = 1,
     ) -> tuple[int, int]:
-        """(bytes of workspace, bytes of plan) that the wrapper holds for this batch, in memory of its own; plans it to know."""
+        """(bytes of workspace, bytes of plan) that the wrapper holds for this batch, in memory of its own (at least 1 each); plans it to know."""
         self.plan(
             indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, pos_encoding_mode, window_left,
             logits_soft_cap, q_data_type, kv_data_type, o_data_type, data_type, sm_scale, rope_scale, rope_theta, True, block_tables,

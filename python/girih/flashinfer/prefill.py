@@ -350,7 +350,7 @@ class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
         disable_split_kv: bool = False,
         uniform_q_len: int | None = None,
     ) -> tuple[int, int]:
-        """(bytes of workspace, bytes of plan) that the wrapper holds for this batch, in memory of its own; plans it to know."""
+        """(bytes of workspace, bytes of plan) that the wrapper holds for this batch, in memory of its own (at least 1 each); plans it to know."""
         self.plan(
             qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, num_qo_heads, num_kv_heads, head_dim_qk, page_size,
             head_dim_vo, custom_mask, packed_custom_mask, causal, pos_encoding_mode, use_fp16_qk_reduction, sm_scale, window_left,
