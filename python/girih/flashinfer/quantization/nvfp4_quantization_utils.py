@@ -40,7 +40,7 @@ class NVFP44Over6Config:
     @property
     def err_mode_name(self) -> str:
         """ "MAE" or "MSE"."""
-        return NVFP44Over6ErrMode(self.err_mode).name
+        return self.err_mode.upper() if isinstance(self.err_mode, str) else self.err_mode.name
 
 
 def nvfp4_e4m3_max(nvfp4_4over6_config: NVFP44Over6Config | None = None) -> float:
