@@ -52,7 +52,16 @@ def test_counts(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "test_small.py").write_text(TESTS)
     report = tmp_path / "report.json"
-    command = [sys.executable, ROOT / "script/flashinfer-tests", folder, "test_small.py", "--max", "3", "--json", report]
+    command = [
+        sys.executable,
+        ROOT / "script/flashinfer-tests",
+        folder,
+        "test_small.py",
+        "--max",
+        "3",
+        "--json",
+        report,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     (result,) = json.loads(report.read_text())["files"]
     counts = {name: result[name] for name in ("collected", "selected", "passed", "failed", "refused", "skipped")}
