@@ -40,6 +40,7 @@ struct PartJob {
   std::int64_t weight_heads = 0;
   std::int64_t piece = 0;
   bool heads_adjoin = false;  // all heads of a row are loaded and stored at once
+  bool plain = false;         // stored as they are read, with no stage between
   bool dense_x = false, dense_second = false, dense_sum = false, dense_out = false;
   bool stream = false;
 };
@@ -69,6 +70,7 @@ PartJob prepare(const Kernels& k, const abi::PartConfig& c, const abi::RowPart& 
   job.dense_second = dense(a.second, c.x);
   job.dense_sum = dense(a.residual_out, c.x);
   job.dense_out = dense(a.out, c.out);
+  job.plain = job.dense_x && !c.residual && c.act == Act::none && c.norm == Norm::none && c.rotation == Rotation::none;
   const bool whole = c.norm != Norm::none || c.rotation != Rotation::none || c.scaling == Scaling::row;
   job.piece = whole ? c.dim : std::min<std::int64_t>(c.dim, kPiece);
   job.weight_heads = a.weight_head_stride != 0 ? a.heads : 1;
@@ -86,7 +88,7 @@ PartJob prepare(const Kernels& k, const abi::PartConfig& c, const abi::RowPart& 
   };
   if (c.has_weight) widen(a.weight, a.weight_offset, job.weight);
   if (c.has_bias) widen(a.bias, 0, job.bias);
-  job.stream = !c.paged && a.out.data != a.x.data && a.out.data != a.second.data && rows * a.heads * bytes_of(c.out, c.dim) >= kStreamBytes;
+  job.stream = a.out.data != a.x.data && a.out.data != a.second.data && rows * a.heads * bytes_of(c.out, c.dim) >= kStreamBytes;
   return job;
 }
 
@@ -202,7 +204,7 @@ class RowWorker {
       const std::int64_t width = c_.interleaved ? 2 : 1;
       const std::byte* gate = source(a_.x, job_.dense_x, row, head, begin * width, n * width, b_.gathered);
       const std::byte* up = c_.interleaved ? nullptr : source(a_.second, job_.dense_second, row, head, begin, n, b_.gathered_second);
-      k_.activate(c_.x, c_.act, c_.interleaved, gate, up, n, a_.alpha, a_.limit, x);
+      k_.activate(c_.x, Elem::f32, c_.act, c_.interleaved, gate, up, n, a_.alpha, a_.limit, x, false);
       return 0;
     }
     const std::byte* from = source(a_.x, job_.dense_x, row, head, begin, n, b_.gathered);
@@ -227,6 +229,7 @@ class RowWorker {
   void run_joined(std::int64_t row) {
     float* x = b_.row.data();
     const std::int64_t n = a_.heads * c_.dim;
+    if (job_.plain) return store(row, 0, 0, n, out_at(row, 0), c_.x, at(a_.x, row, 0));
     if (c_.norm == Norm::none) load(row, 0, 0, n);
     for (std::int64_t head = 0; head < a_.heads; ++head) {
       float* y = x + head * c_.dim;
@@ -239,7 +242,7 @@ class RowWorker {
       }
       if (c_.rotation != Rotation::none) rotate(y);
     }
-    store(row, 0, 0, n, out_at(row, 0));
+    store(row, 0, 0, n, out_at(row, 0), Elem::f32, x);
   }
 
   std::byte* out_at(std::int64_t row, std::int64_t head) const {
@@ -254,12 +257,13 @@ class RowWorker {
         (c_.interleaved || job_.dense_second)) {
       const std::byte* gate = at(a_.x, row, head) + begin * (c_.interleaved ? 2 : 1) * a_.x.dim_stride;
       const std::byte* up = c_.interleaved ? nullptr : at(a_.second, row, head) + begin * a_.second.dim_stride;
-      return k_.activate_store(c_.x, c_.act, c_.interleaved, gate, up, n, a_.alpha, a_.limit,
-                               at(a_.out, row, head) + begin * a_.out.dim_stride, job_.stream);
+      return k_.activate(c_.x, c_.out, c_.act, c_.interleaved, gate, up, n, a_.alpha, a_.limit,
+                         at(a_.out, row, head) + begin * a_.out.dim_stride, job_.stream);
     }
-    float squares = load(row, head, begin, n);
     std::byte* out = out_at(row, head);
     out += bits_of(c_.out) == 4 ? begin / 2 : begin * a_.out.dim_stride;
+    if (job_.plain) return store(row, head, begin, n, out, c_.x, at(a_.x, row, head) + begin * a_.x.dim_stride);
+    float squares = load(row, head, begin, n);
     if (c_.norm != Norm::none) {
       if (c_.norm == Norm::layer) squares = k_.centre(x, n);
       const float factor = 1.0F / std::sqrt(squares / static_cast<float>(n) + a_.eps);
@@ -271,23 +275,21 @@ class RowWorker {
       }
       k_.scale(x, n, factor, weight, bias);
     }
-    if (c_.rotation != Rotation::none) {
-      rotate(x);
-    }
-    store(row, head, begin, n, out);
+    if (c_.rotation != Rotation::none) rotate(x);
+    store(row, head, begin, n, out, Elem::f32, x);
   }
 
   /// Codes of x / scale.
-  void encode(const float* x, std::int64_t n, float scale, std::byte* out) {
-    if (job_.dense_out) return k_.store(c_.out, x, n, scale, out, job_.stream);
+  void encode(Elem from, const void* x, std::int64_t n, float scale, std::byte* out) {
+    if (job_.dense_out) return k_.store(from, c_.out, x, n, scale, out, job_.stream);
     const std::int64_t size = bits_of(c_.out) / 8;
     if (b_.packed.size() < static_cast<std::size_t>(n * size)) b_.packed.resize(static_cast<std::size_t>(n * size));
-    k_.store(c_.out, x, n, scale, b_.packed.data(), false);
+    k_.store(from, c_.out, x, n, scale, b_.packed.data(), false);
     copy_elements(b_.packed.data(), size, out, a_.out.dim_stride, size, n);
   }
 
-  void store(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n, std::byte* out) {
-    const float* x = b_.row.data();
+  /// Elements [begin, begin + n) of a row and head, which are in `x`.
+  void store(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n, std::byte* out, Elem from, const void* x) {
     float scale = 1.0F;
     switch (c_.scaling) {
       case Scaling::none: break;
@@ -297,19 +299,19 @@ class RowWorker {
         scale *= a_.global_scale;
         break;
       case Scaling::row: {
-        const ChosenScale chosen = f32_scale(k_.largest(x, n), largest(type_of(c_.out)), a_.global_scale);
+        const ChosenScale chosen = f32_scale(k_.largest(from, x, n), largest(type_of(c_.out)), a_.global_scale);
         std::memcpy(scales_at(row, head), &chosen.stored, sizeof(float));
         scale = chosen.scale;
         break;
       }
       case Scaling::block:
-      case Scaling::mx: return store_blocks(row, head, begin, n, out);
+      case Scaling::mx: return store_blocks(row, head, begin, n, out, from, x);
       case Scaling::tile: bug("tiles in the pipeline of rows");
     }
-    encode(x, n, scale, out);
+    encode(from, x, n, scale, out);
   }
 
-  void store_blocks(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n, std::byte* out) {
+  void store_blocks(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n, std::byte* out, Elem from, const void* x) {
     const std::int64_t block = block_of(c_.scaling, c_.out);
     const std::int64_t blocks = ceil_div(n, block);
     const std::int64_t size = block == 128 ? 4 : 1;
@@ -324,7 +326,7 @@ class RowWorker {
     std::byte* place = scales_at(row, head) + first * a_.scale_block_stride;
     const bool adjacent = a_.swizzled_columns == 0 && a_.scale_block_stride == size;
     std::byte* scales = adjacent ? place : b_.scales.data();
-    k_.store_blocks(c_.out, c_.scaling, b_.row.data(), n, a_.global_scale, codes, scales, b_.scratch.data());
+    k_.store_blocks(from, c_.out, c_.scaling, x, n, a_.global_scale, codes, scales, b_.scratch.data(), job_.stream && job_.dense_out);
     if (!job_.dense_out) copy_elements(codes, 1, out, a_.out.dim_stride, 1, n);
     if (adjacent) return;
     for (std::int64_t i = 0; i < blocks; ++i) {

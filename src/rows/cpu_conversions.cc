@@ -63,25 +63,21 @@ void quantize_tiles_on_cpu(const Context& context, const Kernels& k, const Launc
   const std::int64_t rows = launch.params.rows;
   const std::int64_t columns = ceil_div(c.dim, kTile);
   share(context, ceil_div(rows, kTile) * columns, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> x(static_cast<std::size_t>(kTile * kTile + kPad));  // a tile
     std::vector<std::byte> source(kTile * 4), codes(kTile);
     for (std::int64_t tile = begin; tile < end; ++tile) {
       const std::int64_t first = tile / columns * kTile;
       const std::int64_t d = tile % columns * kTile;
       const std::int64_t height = std::min(kTile, rows - first);
       const std::int64_t n = std::min<std::int64_t>(kTile, c.dim - d);
+      const auto row = [&](std::int64_t r) { return gather(a.x, c.x, first + r, 0, d, n, source); };
       float most = 0;
-      for (std::int64_t r = 0; r < height; ++r) {
-        float* row = x.data() + r * kTile;
-        k.load(c.x, gather(a.x, c.x, first + r, 0, d, n, source), n, row);
-        most = std::max(most, k.largest(row, n));
-      }
+      for (std::int64_t r = 0; r < height; ++r) most = std::max(most, k.largest(c.x, row(r), n));
       const ChosenScale chosen = f32_scale(most, largest(type_of(c.out)), a.global_scale);
       std::memcpy(a.scales + first / kTile * a.scale_row_stride + d / kTile * a.scale_block_stride, &chosen.stored, sizeof(float));
       const bool dense = a.out.dim_stride == 1;
       for (std::int64_t r = 0; r < height; ++r) {
         std::byte* out = place(a.out, c.out, first + r, 0, d);
-        k.store(c.out, x.data() + r * kTile, n, chosen.scale, dense ? out : codes.data(), false);
+        k.store(c.x, c.out, row(r), n, chosen.scale, dense ? out : codes.data(), false);
         if (!dense) scatter(codes.data(), out, a.out.dim_stride, 1, n);
       }
     }
