@@ -161,7 +161,7 @@ class RowWorker {
       const float factor = 1.0F / std::sqrt(squares / static_cast<float>(n) + a_.eps);
       if (r + 1 == end) {
         if (!c_.residual) k_.load(c_.x, at(a_.x, r, 0), n, row);
-        return k_.scale_store(c_.out, row, n, factor, weight, nullptr, at(a_.out, r, 0), job_.stream);
+        return k_.scale_store(c_.out, row, n, factor, weight, nullptr, 1.0F, at(a_.out, r, 0), job_.stream, nullptr);
       }
       const bool sum = a_.residual_out.data != nullptr;
       squares = k_.norm_step(c_.x,
@@ -270,45 +270,58 @@ class RowWorker {
       const std::size_t first = static_cast<std::size_t>(job_.weight_heads > 1 ? head * n : 0);
       const float* weight = c_.has_weight ? job_.weight.data() + first : nullptr;
       const float* bias = c_.has_bias ? job_.bias.data() + first : nullptr;
-      if (c_.rotation == Rotation::none && c_.scaling == Scaling::none && job_.dense_out) {
-        return k_.scale_store(c_.out, x, n, factor, weight, bias, out, job_.stream);
-      }
+      if (c_.rotation == Rotation::none && given_scale() && job_.dense_out && bits_of(c_.out) != 4)
+        return k_.scale_store(c_.out, x, n, factor, weight, bias, scale_of(head), out, job_.stream, ahead(row, head, begin + n));
+      if (c_.rotation == Rotation::none && c_.scaling == Scaling::row)
+        return store_scaled(row, head, n, k_.scale_largest(x, n, factor, weight, bias), out, Elem::f32, x);
       k_.scale(x, n, factor, weight, bias);
     }
     if (c_.rotation != Rotation::none) rotate(x);
     store(row, head, begin, n, out, Elem::f32, x);
   }
 
-  /// Codes of x / scale.
-  void encode(Elem from, const void* x, std::int64_t n, float scale, std::byte* out) {
-    if (job_.dense_out) return k_.store(from, c_.out, x, n, scale, out, job_.stream);
+  bool given_scale() const { return c_.scaling == Scaling::none || c_.scaling == Scaling::tensor || c_.scaling == Scaling::head; }
+  /// A scale that is given, or 1.
+  float scale_of(std::int64_t head) const {
+    if (c_.scaling == Scaling::none) return 1.0F;
+    float scale;
+    std::memcpy(&scale, a_.scales + (c_.scaling == Scaling::head ? head * a_.scale_head_stride : 0), sizeof(scale));
+    return scale * a_.global_scale;
+  }
+
+  /// What is most likely read after the elements before `end`: what lies behind them.
+  const std::byte* ahead(std::int64_t row, std::int64_t head, std::int64_t end) const {
+    return job_.stream && job_.dense_x ? at(a_.x, row, head) + end * a_.x.dim_stride * (c_.interleaved ? 2 : 1) : nullptr;
+  }
+
+  /// Codes of x / scale, for the elements before `end`.
+  void encode(std::int64_t row, std::int64_t head, std::int64_t end, Elem from, const void* x, std::int64_t n, float scale,
+              std::byte* out) {
+    if (job_.dense_out) return k_.store(from, c_.out, x, n, scale, out, job_.stream, ahead(row, head, end));
     const std::int64_t size = bits_of(c_.out) / 8;
     if (b_.packed.size() < static_cast<std::size_t>(n * size)) b_.packed.resize(static_cast<std::size_t>(n * size));
-    k_.store(from, c_.out, x, n, scale, b_.packed.data(), false);
+    k_.store(from, c_.out, x, n, scale, b_.packed.data(), false, nullptr);
     copy_elements(b_.packed.data(), size, out, a_.out.dim_stride, size, n);
+  }
+
+  /// A whole row with a scale of its own, by its largest magnitude.
+  void store_scaled(std::int64_t row, std::int64_t head, std::int64_t n, float most, std::byte* out, Elem from, const void* x) {
+    const ChosenScale chosen = f32_scale(most, largest(type_of(c_.out)), a_.global_scale);
+    std::memcpy(scales_at(row, head), &chosen.stored, sizeof(float));
+    encode(row, head, n, from, x, n, chosen.scale, out);
   }
 
   /// Elements [begin, begin + n) of a row and head, which are in `x`.
   void store(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n, std::byte* out, Elem from, const void* x) {
-    float scale = 1.0F;
     switch (c_.scaling) {
-      case Scaling::none: break;
+      case Scaling::none:
       case Scaling::tensor:
-      case Scaling::head:
-        std::memcpy(&scale, a_.scales + (c_.scaling == Scaling::head ? head * a_.scale_head_stride : 0), sizeof(scale));
-        scale *= a_.global_scale;
-        break;
-      case Scaling::row: {
-        const ChosenScale chosen = f32_scale(k_.largest(from, x, n), largest(type_of(c_.out)), a_.global_scale);
-        std::memcpy(scales_at(row, head), &chosen.stored, sizeof(float));
-        scale = chosen.scale;
-        break;
-      }
+      case Scaling::head: return encode(row, head, begin + n, from, x, n, scale_of(head), out);
+      case Scaling::row: return store_scaled(row, head, n, k_.largest(from, x, n), out, from, x);
       case Scaling::block:
       case Scaling::mx: return store_blocks(row, head, begin, n, out, from, x);
       case Scaling::tile: bug("tiles in the pipeline of rows");
     }
-    encode(from, x, n, scale, out);
   }
 
   void store_blocks(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n, std::byte* out, Elem from, const void* x) {
@@ -326,7 +339,8 @@ class RowWorker {
     std::byte* place = scales_at(row, head) + first * a_.scale_block_stride;
     const bool adjacent = a_.swizzled_columns == 0 && a_.scale_block_stride == size;
     std::byte* scales = adjacent ? place : b_.scales.data();
-    k_.store_blocks(from, c_.out, c_.scaling, x, n, a_.global_scale, codes, scales, b_.scratch.data(), job_.stream && job_.dense_out);
+    k_.store_blocks(from, c_.out, c_.scaling, x, n, a_.global_scale, codes, scales, b_.scratch.data(), job_.stream && job_.dense_out,
+                    ahead(row, head, begin + n));
     if (!job_.dense_out) copy_elements(codes, 1, out, a_.out.dim_stride, 1, n);
     if (adjacent) return;
     for (std::int64_t i = 0; i < blocks; ++i) {

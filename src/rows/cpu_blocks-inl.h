@@ -155,49 +155,52 @@ void choose_f32(float* most, std::int64_t count, float largest_code, float globa
 
 /// Codes relative to their block's scale; 0 where that is 0.
 template <class L, class T, int kBlock>
-void encode_blocks(const std::byte* source, std::int64_t n, const float* scales, std::byte* out, bool stream) {
+void encode_blocks(const std::byte* source, std::int64_t n, const float* scales, std::byte* out, bool stream, const void* ahead) {
   const auto divided = [&](std::int64_t i, VF x) HWY_ATTR {
     const VF scale = hn::Set(df, scales[i / kBlock]);
     return hn::IfThenElseZero(hn::Gt(scale, hn::Zero(df)), hn::Div(x, scale));
   };
   const auto value = [&](std::int64_t i) HWY_ATTR { return divided(i, L::load(source + i * L::kBytes)); };
   std::int64_t i = 0;
-  for (; i + kLine<T> <= n; i += kLine<T>) store_line<T>(value, out, i, stream);
+  for (; i + kLine<T> <= n; i += kLine<T>) {
+    bring_near<T>(ahead, i);
+    store_line<T>(value, out, i, stream);
+  }
   for (; i < n; i += kLanes) store_codes<T>(divided(i, load_part<L>(source, i, n)), out, i, n);
 }
 
 template <class L>
 void store_blocks_of(Elem type, abi::Scaling scaling, const std::byte* x, std::int64_t n, float global, std::byte* out, std::byte* scales,
-                     float* scratch, bool stream) {
+                     float* scratch, bool stream, const void* ahead) {
   if (type == Elem::nvfp4) {
     largest_of_blocks<L, 16>(x, n, scratch);
     choose_nvfp4(scratch, (n + 15) / 16, global, scales);
-    return encode_blocks<L, E2m1, 16>(x, n, scratch, out, stream);
+    return encode_blocks<L, E2m1, 16>(x, n, scratch, out, stream, ahead);
   }
   if (type == Elem::mxfp4 || scaling == abi::Scaling::mx) {
     largest_of_blocks<L, 32>(x, n, scratch);
     choose_mx(scratch, (n + 31) / 32, type == Elem::e4m3 ? 8 : (type == Elem::e5m2 ? 15 : 2), global, scales);
-    if (type == Elem::mxfp4) return encode_blocks<L, E2m1, 32>(x, n, scratch, out, stream);
-    return type == Elem::e4m3 ? encode_blocks<L, E4m3, 32>(x, n, scratch, out, stream)
-                              : encode_blocks<L, E5m2, 32>(x, n, scratch, out, stream);
+    if (type == Elem::mxfp4) return encode_blocks<L, E2m1, 32>(x, n, scratch, out, stream, ahead);
+    return type == Elem::e4m3 ? encode_blocks<L, E4m3, 32>(x, n, scratch, out, stream, ahead)
+                              : encode_blocks<L, E5m2, 32>(x, n, scratch, out, stream, ahead);
   }
   largest_of_blocks<L, 128>(x, n, scratch);
   choose_f32(scratch, (n + 127) / 128, type == Elem::e4m3 ? 448.0F : (type == Elem::e5m2 ? 57344.0F : 127.0F), global, scales);
-  if (type == Elem::e4m3) return encode_blocks<L, E4m3, 128>(x, n, scratch, out, stream);
-  if (type == Elem::e5m2) return encode_blocks<L, E5m2, 128>(x, n, scratch, out, stream);
-  encode_blocks<L, I8, 128>(x, n, scratch, out, stream);
+  if (type == Elem::e4m3) return encode_blocks<L, E4m3, 128>(x, n, scratch, out, stream, ahead);
+  if (type == Elem::e5m2) return encode_blocks<L, E5m2, 128>(x, n, scratch, out, stream, ahead);
+  encode_blocks<L, I8, 128>(x, n, scratch, out, stream, ahead);
 }
 
 void store_blocks(Elem from, Elem type, abi::Scaling scaling, const void* x, std::int64_t n, float global, void* out, void* scales,
-                  float* scratch, bool stream) {
+                  float* scratch, bool stream, const void* ahead) {
   const auto* p = static_cast<const std::byte*>(x);
   auto* o = static_cast<std::byte*>(out);
   auto* s = static_cast<std::byte*>(scales);
   stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
   switch (from) {
-    case Elem::f32: return store_blocks_of<F32>(type, scaling, p, n, global, o, s, scratch, stream);
-    case Elem::f16: return store_blocks_of<F16>(type, scaling, p, n, global, o, s, scratch, stream);
-    default: return store_blocks_of<Bf16>(type, scaling, p, n, global, o, s, scratch, stream);
+    case Elem::f32: return store_blocks_of<F32>(type, scaling, p, n, global, o, s, scratch, stream, ahead);
+    case Elem::f16: return store_blocks_of<F16>(type, scaling, p, n, global, o, s, scratch, stream, ahead);
+    default: return store_blocks_of<Bf16>(type, scaling, p, n, global, o, s, scratch, stream, ahead);
   }
 }
 
@@ -212,7 +215,7 @@ float largest(Elem from, const void* x, std::int64_t n) {
 
 /// Divides where there is something to divide by: x / 1 is x, but NaN payloads and time are saved.
 template <class L, class T>
-void store_as(const std::byte* source, std::int64_t n, float scale, std::byte* out, bool stream) {
+void store_as(const std::byte* source, std::int64_t n, float scale, std::byte* out, bool stream, const void* ahead) {
   const VF divisor = hn::Set(df, scale);
   const bool one = scale == 1.0F;
   const auto value = [&](std::int64_t i) HWY_ATTR {
@@ -220,7 +223,10 @@ void store_as(const std::byte* source, std::int64_t n, float scale, std::byte* o
     return one ? y : hn::Div(y, divisor);
   };
   std::int64_t i = 0;
-  for (; i + kLine<T> <= n; i += kLine<T>) store_line<T>(value, out, i, stream);
+  for (; i + kLine<T> <= n; i += kLine<T>) {
+    bring_near<T>(ahead, i);
+    store_line<T>(value, out, i, stream);
+  }
   for (; i < n; i += kLanes) {
     const VF y = load_part<L>(source, i, n);
     store_codes<T>(one ? y : hn::Div(y, divisor), out, i, n);
@@ -228,26 +234,26 @@ void store_as(const std::byte* source, std::int64_t n, float scale, std::byte* o
 }
 
 template <class L>
-void store_of(Elem type, const std::byte* x, std::int64_t n, float scale, std::byte* out, bool stream) {
+void store_of(Elem type, const std::byte* x, std::int64_t n, float scale, std::byte* out, bool stream, const void* ahead) {
   switch (type) {
-    case Elem::f32: return store_as<L, F32>(x, n, scale, out, stream);
-    case Elem::f16: return store_as<L, F16>(x, n, scale, out, stream);
-    case Elem::bf16: return store_as<L, Bf16>(x, n, scale, out, stream);
-    case Elem::e4m3: return store_as<L, E4m3>(x, n, scale, out, stream);
-    case Elem::e5m2: return store_as<L, E5m2>(x, n, scale, out, stream);
-    case Elem::i8: return store_as<L, I8>(x, n, scale, out, stream);
-    default: return store_as<L, E2m1>(x, n, scale, out, stream);
+    case Elem::f32: return store_as<L, F32>(x, n, scale, out, stream, ahead);
+    case Elem::f16: return store_as<L, F16>(x, n, scale, out, stream, ahead);
+    case Elem::bf16: return store_as<L, Bf16>(x, n, scale, out, stream, ahead);
+    case Elem::e4m3: return store_as<L, E4m3>(x, n, scale, out, stream, ahead);
+    case Elem::e5m2: return store_as<L, E5m2>(x, n, scale, out, stream, ahead);
+    case Elem::i8: return store_as<L, I8>(x, n, scale, out, stream, ahead);
+    default: return store_as<L, E2m1>(x, n, scale, out, stream, ahead);
   }
 }
 
-void store(Elem from, Elem type, const void* x, std::int64_t n, float scale, void* out, bool stream) {
+void store(Elem from, Elem type, const void* x, std::int64_t n, float scale, void* out, bool stream, const void* ahead) {
   const auto* p = static_cast<const std::byte*>(x);
   auto* o = static_cast<std::byte*>(out);
   stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
   switch (from) {
-    case Elem::f32: return store_of<F32>(type, p, n, scale, o, stream);
-    case Elem::f16: return store_of<F16>(type, p, n, scale, o, stream);
-    default: return store_of<Bf16>(type, p, n, scale, o, stream);
+    case Elem::f32: return store_of<F32>(type, p, n, scale, o, stream, ahead);
+    case Elem::f16: return store_of<F16>(type, p, n, scale, o, stream, ahead);
+    default: return store_of<Bf16>(type, p, n, scale, o, stream, ahead);
   }
 }
 

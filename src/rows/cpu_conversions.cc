@@ -77,7 +77,7 @@ void quantize_tiles_on_cpu(const Context& context, const Kernels& k, const Launc
       const bool dense = a.out.dim_stride == 1;
       for (std::int64_t r = 0; r < height; ++r) {
         std::byte* out = place(a.out, c.out, first + r, 0, d);
-        k.store(c.x, c.out, row(r), n, chosen.scale, dense ? out : codes.data(), false);
+        k.store(c.x, c.out, row(r), n, chosen.scale, dense ? out : codes.data(), false, nullptr);
         if (!dense) scatter(codes.data(), out, a.out.dim_stride, 1, n);
       }
     }

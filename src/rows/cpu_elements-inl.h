@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "cpu/f16-inl.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -247,6 +248,14 @@ inline constexpr int kLineVectors = T::kBytes == 4 || T::kBytes == 2 ? 2
 template <class T>
 inline constexpr int kLine = kLineVectors<T>* kLanes;
 
+/// While the line of T's codes at element i is stored: asks for as many 16-bit elements of `ahead` (null: nothing), which is read next.
+/// Where rows are gone through twice, memory would be idle the second time.
+template <class T>
+HWY_INLINE void bring_near(const void* ahead, std::int64_t i) {
+  if (ahead == nullptr) return;
+  for (int b = 0; b < 2 * kLine<T>; b += 64) hwy::Prefetch(static_cast<const std::byte*>(ahead) + 2 * i + b);
+}
+
 /// Stores the vectors value(i), value(i + kLanes), .. of whole lines. Past the caches only these are fast.
 template <class T, class F>
 HWY_INLINE void store_line(const F& value, std::byte* out, std::int64_t i, bool stream) {
@@ -266,13 +275,13 @@ HWY_INLINE void store_line(const F& value, std::byte* out, std::int64_t i, bool 
     const VF a = value(i), b = value(i + kLanes);
     put(du16, T::join(a, b), 2 * i);
   } else if constexpr (T::kBytes == 1) {
-    const VU16 low = T::join(value(i), value(i + kLanes));
-    const VU16 high = T::join(value(i + 2 * kLanes), value(i + 3 * kLanes));
+    const VF a = value(i), b = value(i + kLanes), c = value(i + 2 * kLanes), d = value(i + 3 * kLanes);
+    const VU16 low = T::join(a, b), high = T::join(c, d);
     put(du8, hn::ConcatEven(du8, hn::BitCast(du8, high), hn::BitCast(du8, low)), i);
   } else {
     const auto quarter = [&](std::int64_t j) HWY_ATTR {
-      const VU16 low = T::join(value(j), value(j + kLanes));
-      const VU16 high = T::join(value(j + 2 * kLanes), value(j + 3 * kLanes));
+      const VF a = value(j), b = value(j + kLanes), c = value(j + 2 * kLanes), d = value(j + 3 * kLanes);
+      const VU16 low = T::join(a, b), high = T::join(c, d);
       return hn::BitCast(du8, hn::ConcatEven(du16, high, low));
     };
     const VU8 low = quarter(i), high = quarter(i + 4 * kLanes);

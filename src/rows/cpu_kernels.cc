@@ -122,30 +122,64 @@ HWY_INLINE VF scaled(const float* x, std::int64_t i, VF factor, const float* wei
 }
 
 template <class T, bool kWeight, bool kBias>
-void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream) {
-  const VF f = hn::Set(df, factor);
-  const auto value = [&](std::int64_t j) HWY_ATTR { return scaled<kWeight, kBias>(x, j, f, weight, bias); };
+void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor, std::byte* out,
+                    bool stream, const void* ahead) {
+  const VF f = hn::Set(df, factor), d = hn::Set(df, divisor);
+  const bool divide = divisor != 1.0F;
+  const auto value = [&](std::int64_t j) HWY_ATTR {
+    const VF y = scaled<kWeight, kBias>(x, j, f, weight, bias);
+    return divide ? hn::Div(y, d) : y;
+  };
   std::int64_t i = 0;
-  for (; i + kLine<T> <= n; i += kLine<T>) store_line<T>(value, out, i, stream);
+  for (; i + kLine<T> <= n; i += kLine<T>) {
+    bring_near<T>(ahead, i);
+    store_line<T>(value, out, i, stream);
+  }
   for (; i < n; i += kLanes) store_part<T>(value(i), out, i, n);
 }
 
 template <class T>
-void scale_store_to(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream) {
-  if (weight != nullptr && bias != nullptr) return scale_store_as<T, true, true>(x, n, factor, weight, bias, out, stream);
-  if (weight != nullptr) return scale_store_as<T, true, false>(x, n, factor, weight, bias, out, stream);
-  if (bias != nullptr) return scale_store_as<T, false, true>(x, n, factor, weight, bias, out, stream);
-  return scale_store_as<T, false, false>(x, n, factor, weight, bias, out, stream);
+void scale_store_to(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor, std::byte* out,
+                    bool stream, const void* ahead) {
+  if (weight != nullptr && bias != nullptr) return scale_store_as<T, true, true>(x, n, factor, weight, bias, divisor, out, stream, ahead);
+  if (weight != nullptr) return scale_store_as<T, true, false>(x, n, factor, weight, bias, divisor, out, stream, ahead);
+  if (bias != nullptr) return scale_store_as<T, false, true>(x, n, factor, weight, bias, divisor, out, stream, ahead);
+  return scale_store_as<T, false, false>(x, n, factor, weight, bias, divisor, out, stream, ahead);
 }
 
-void scale_store(Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out, bool stream) {
+void scale_store(Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor, void* out,
+                 bool stream, const void* ahead) {
   auto* o = static_cast<std::byte*>(out);
   stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
   switch (type) {
-    case Elem::f32: return scale_store_to<F32>(x, n, factor, weight, bias, o, stream);
-    case Elem::f16: return scale_store_to<F16>(x, n, factor, weight, bias, o, stream);
-    default: return scale_store_to<Bf16>(x, n, factor, weight, bias, o, stream);
+    case Elem::f32: return scale_store_to<F32>(x, n, factor, weight, bias, divisor, o, stream, ahead);
+    case Elem::f16: return scale_store_to<F16>(x, n, factor, weight, bias, divisor, o, stream, ahead);
+    case Elem::e4m3: return scale_store_to<E4m3>(x, n, factor, weight, bias, divisor, o, stream, ahead);
+    case Elem::e5m2: return scale_store_to<E5m2>(x, n, factor, weight, bias, divisor, o, stream, ahead);
+    case Elem::i8: return scale_store_to<I8>(x, n, factor, weight, bias, divisor, o, stream, ahead);
+    default: return scale_store_to<Bf16>(x, n, factor, weight, bias, divisor, o, stream, ahead);
   }
+}
+
+template <bool kWeight, bool kBias>
+float scale_largest_as(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
+  const VF f = hn::Set(df, factor);
+  VI most = hn::Zero(di);
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    VF y = scaled<kWeight, kBias>(x, i, f, weight, bias);
+    if (i + kLanes > n) y = hn::IfThenElseZero(hn::FirstN(df, static_cast<std::size_t>(n - i)), y);
+    hn::StoreU(y, df, x + i);
+    const VI magnitude = hn::BitCast(di, hn::Abs(y));
+    most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(di, 0x7f800000)), magnitude));
+  }
+  return hn::GetLane(hn::MaxOfLanes(df, hn::BitCast(df, most)));
+}
+
+float scale_largest(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
+  if (weight != nullptr && bias != nullptr) return scale_largest_as<true, true>(x, n, factor, weight, bias);
+  if (weight != nullptr) return scale_largest_as<true, false>(x, n, factor, weight, bias);
+  if (bias != nullptr) return scale_largest_as<false, true>(x, n, factor, weight, bias);
+  return scale_largest_as<false, false>(x, n, factor, weight, bias);
 }
 
 /// One pass over two rows: the next one is brought in while the one before it is scaled and stored, so that memory is never idle. Without a
@@ -196,7 +230,7 @@ float norm_step(Elem type, const NormStep& step, std::int64_t n) {
 }
 
 void scale(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
-  scale_store_to<F32>(x, n, factor, weight, bias, reinterpret_cast<std::byte*>(x), false);
+  scale_store_to<F32>(x, n, factor, weight, bias, 1.0F, reinterpret_cast<std::byte*>(x), false, nullptr);
 }
 
 void rotate(abi::Rotation rotation, float* x, std::int64_t pairs, const float* cos, const float* sin) {
@@ -247,6 +281,7 @@ void set_rows(Kernels& k) {
   k.load_sum = load_sum;
   k.centre = centre;
   k.scale = scale;
+  k.scale_largest = scale_largest;
   k.scale_store = scale_store;
   k.norm_step = norm_step;
   k.rotate = rotate;

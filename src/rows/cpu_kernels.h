@@ -38,9 +38,11 @@ struct Kernels {
   float (*centre)(float* x, std::int64_t n);
   /// x * factor * weight + bias; null: 1, 0.
   void (*scale)(float* x, std::int64_t n, float factor, const float* weight, const float* bias);
-  /// The same, stored as f32, f16 or bf16.
-  void (*scale_store)(abi::Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out,
-                      bool stream);
+  /// The same; returns the largest finite magnitude.
+  float (*scale_largest)(float* x, std::int64_t n, float factor, const float* weight, const float* bias);
+  /// Codes of the same / divisor (not divided by 1), of any type but 4-bit ones.
+  void (*scale_store)(abi::Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor,
+                      void* out, bool stream, const void* ahead);
   /// A plain RMSNorm's step (NormStep), all of one type; returns the next row's sum of squares.
   float (*norm_step)(abi::Elem type, const NormStep& step, std::int64_t n);
   /// Rotates the pairs of x [2 pairs].
@@ -48,11 +50,12 @@ struct Kernels {
   /// The largest finite |x|, 0 where there is none. Here and below `from` is f32, f16 or bf16.
   float (*largest)(abi::Elem from, const void* x, std::int64_t n);
   /// Codes of x / scale (not divided by 1), dense: any type; 4-bit rows begin at an even element and end with a high nibble of 0.
-  void (*store)(abi::Elem from, abi::Elem type, const void* x, std::int64_t n, float scale, void* out, bool stream);
+  /// `ahead`, here and below: null, or n elements of 16 bits that are read next, brought near meanwhile.
+  void (*store)(abi::Elem from, abi::Elem type, const void* x, std::int64_t n, float scale, void* out, bool stream, const void* ahead);
   /// Codes of blocks (rows.h: block_of) with scales computed for each; `scales`: dense e8m0 or e4m3 codes, or f32, one a block.
   /// `scratch` has room for n / 16 + 2 kPad numbers.
   void (*store_blocks)(abi::Elem from, abi::Elem type, abi::Scaling scaling, const void* x, std::int64_t n, float global, void* out,
-                       void* scales, float* scratch, bool stream);
+                       void* scales, float* scratch, bool stream, const void* ahead);
   /// x times the scale of its block, as f32, f16 or bf16. `block`: a multiple of 16.
   void (*scale_blocks)(abi::Elem type, const float* x, std::int64_t n, const float* scales, std::int64_t block, void* out, bool stream);
   /// Bit i of `out` is bytes[i] != 0, the lowest (or highest) bit of a byte first; n bytes.
