@@ -31,12 +31,34 @@ constexpr std::int64_t kStreamBytes = std::int64_t{8} << 20;  // outputs from he
 
 DType type_of(Elem e) { return static_cast<DType>(e); }
 
+/// Floats that begin a cache line: vectors of one that straddle two lines cost twice. Enlarging it loses what it held.
+class Floats {
+ public:
+  Floats() = default;
+  Floats(Floats&&) = default;
+  Floats(const Floats&) = delete;
+  std::size_t size() const { return size_; }
+  void enlarge(std::size_t size) {
+    if (size <= size_) return;
+    memory_.resize(size + 15);
+    size_ = size;
+    first_ = memory_.data() + (64 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 64) % 64 / 4;
+  }
+  float* data() { return first_; }
+  const float* data() const { return first_; }
+
+ private:
+  std::vector<float> memory_;
+  float* first_ = nullptr;  // moves with memory_, whose elements stay where they are
+  std::size_t size_ = 0;
+};
+
 /// What is the same for all rows of a part.
 struct PartJob {
   const abi::PartConfig* config;
   const abi::RowPart* args;
-  std::vector<float> weight;  // offset included; [heads or 1, dim]
-  std::vector<float> bias;
+  Floats weight;  // offset included; [heads or 1, dim]
+  Floats bias;
   std::int64_t weight_heads = 0;
   std::int64_t piece = 0;
   bool heads_adjoin = false;  // all heads of a row are loaded and stored at once
@@ -47,7 +69,7 @@ struct PartJob {
 
 /// Buffers of one worker.
 struct Buffers {
-  std::vector<float> row, scratch;
+  Floats row, scratch;
   std::vector<std::byte> gathered, gathered_second, packed, scales;
 };
 
@@ -78,8 +100,8 @@ PartJob prepare(const Kernels& k, const abi::PartConfig& c, const abi::RowPart& 
                      (c.scaling == Scaling::none || c.scaling == Scaling::tensor) && a.x.head_stride == bytes_of(c.x, c.dim) &&
                      bits_of(c.out) != 4 && a.out.head_stride == bytes_of(c.out, c.dim);
   if (job.heads_adjoin) job.piece = a.heads * c.dim;
-  const auto widen = [&](const unsigned char* from, float offset, std::vector<float>& to) {
-    to.resize(static_cast<std::size_t>(job.weight_heads * c.dim + kPad));
+  const auto widen = [&](const unsigned char* from, float offset, Floats& to) {
+    to.enlarge(static_cast<std::size_t>(job.weight_heads * c.dim + kPad));
     for (std::int64_t h = 0; h < job.weight_heads; ++h) {
       float* row = to.data() + h * c.dim;
       k.load(c.weight, from + h * a.weight_head_stride, c.dim, row);
@@ -123,7 +145,7 @@ class RowWorker {
   RowWorker(const Kernels& k, const abi::RowsParams& p, const PartJob& job, Buffers& buffers)
       : k_(k), p_(p), job_(job), c_(*job.config), a_(*job.args), b_(buffers) {
     const auto room = static_cast<std::size_t>(job.piece + kPad);
-    if (b_.row.size() < room) b_.row.resize(room);
+    b_.row.enlarge(room);
   }
 
   void run(std::int64_t row) {
@@ -141,13 +163,13 @@ class RowWorker {
   static bool steps(const PartJob& job) {
     const abi::PartConfig& c = *job.config;
     return c.norm == Norm::rms && c.rotation == Rotation::none && c.scaling == Scaling::none && !c.paged && c.out == c.x &&
-           job.bias.empty() && job.args->heads == 1 && job.dense_x && job.dense_out &&
+           job.bias.size() == 0 && job.args->heads == 1 && job.dense_x && job.dense_out &&
            (!c.residual || (job.dense_second && (job.args->residual_out.data == nullptr || job.dense_sum)));
   }
   void run_steps(std::int64_t begin, std::int64_t end) {
     if (begin == end) return;
     const std::int64_t n = c_.dim;
-    if (b_.scratch.size() < b_.row.size()) b_.scratch.resize(b_.row.size());
+    b_.scratch.enlarge(b_.row.size());
     float* row = b_.row.data();
     float* next = b_.scratch.data();
     std::vector<float> ones;
@@ -329,7 +351,8 @@ class RowWorker {
     const std::int64_t blocks = ceil_div(n, block);
     const std::int64_t size = block == 128 ? 4 : 1;
     const auto room = static_cast<std::size_t>(blocks + 2 * kPad);
-    if (b_.scratch.size() < room) b_.scratch.resize(room), b_.scales.resize(room * 4);
+    b_.scratch.enlarge(room);
+    if (b_.scales.size() < room * 4) b_.scales.resize(room * 4);
     std::byte* codes = out;
     if (!job_.dense_out) {
       if (b_.packed.size() < static_cast<std::size_t>(n)) b_.packed.resize(static_cast<std::size_t>(n));
