@@ -12,6 +12,7 @@
 #include "base/numeric.h"
 #include "base/scales.h"
 #include "cpu/thread_pool.h"
+#include "rows/cpu_floats.h"
 #include "rows/cpu_kernels.h"
 #include "rows/rows.h"
 
@@ -30,28 +31,6 @@ constexpr std::int64_t kSmallCall = 64 << 10;                 // bytes that one 
 constexpr std::int64_t kStreamBytes = std::int64_t{8} << 20;  // outputs from here on do not stay in a cache anyway
 
 DType type_of(Elem e) { return static_cast<DType>(e); }
-
-/// Floats that begin a cache line: vectors of one that straddle two lines cost twice. Enlarging it loses what it held.
-class Floats {
- public:
-  Floats() = default;
-  Floats(Floats&&) = default;
-  Floats(const Floats&) = delete;
-  std::size_t size() const { return size_; }
-  void enlarge(std::size_t size) {
-    if (size <= size_) return;
-    memory_.resize(size + 15);
-    size_ = size;
-    first_ = memory_.data() + (64 - reinterpret_cast<std::uintptr_t>(memory_.data()) % 64) % 64 / 4;
-  }
-  float* data() { return first_; }
-  const float* data() const { return first_; }
-
- private:
-  std::vector<float> memory_;
-  float* first_ = nullptr;  // moves with memory_, whose elements stay where they are
-  std::size_t size_ = 0;
-};
 
 /// What is the same for all rows of a part.
 struct PartJob {
