@@ -259,14 +259,11 @@ void store(Elem from, Elem type, const void* x, std::int64_t n, float scale, voi
 
 template <class T>
 void scale_blocks_as(const float* x, std::int64_t n, const float* scales, std::int64_t block, std::byte* out, bool stream) {
-  for (std::int64_t first = 0; first < n; first += block) {
-    const VF scale = hn::Set(df, scales[first / block]);
-    const std::int64_t end = first + block < n ? first + block : n;
-    const auto value = [&](std::int64_t j) HWY_ATTR { return hn::Mul(hn::LoadU(df, x + j), scale); };
-    std::int64_t i = first;
-    for (; i + kLine<T> <= end; i += kLine<T>) store_line<T>(value, out, i, stream && block % kLine<T> == 0);
-    for (; i < end; i += kLanes) store_part<T>(hn::Mul(hn::LoadU(df, x + i), scale), out, i, end);
-  }
+  const int shift = __builtin_ctzll(static_cast<unsigned long long>(block));
+  const auto value = [&](std::int64_t j) HWY_ATTR { return hn::Mul(hn::LoadU(df, x + j), hn::Set(df, scales[j >> shift])); };
+  std::int64_t i = 0;
+  for (; i + kLine<T> <= n; i += kLine<T>) store_line<T>(value, out, i, stream);
+  for (; i < n; i += kLanes) store_part<T>(value(i), out, i, n);
 }
 
 void scale_blocks(Elem type, const float* x, std::int64_t n, const float* scales, std::int64_t block, void* out, bool stream) {

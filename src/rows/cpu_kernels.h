@@ -56,7 +56,7 @@ struct Kernels {
   /// `scratch` has room for n / 16 + 2 kPad numbers.
   void (*store_blocks)(abi::Elem from, abi::Elem type, abi::Scaling scaling, const void* x, std::int64_t n, float global, void* out,
                        void* scales, float* scratch, bool stream, const void* ahead);
-  /// x times the scale of its block, as f32, f16 or bf16. `block`: a multiple of 16.
+  /// x times the scale of its block, as f32, f16 or bf16. `block`: a power of two, at least 16.
   void (*scale_blocks)(abi::Elem type, const float* x, std::int64_t n, const float* scales, std::int64_t block, void* out, bool stream);
   /// Bit i of `out` is bytes[i] != 0, the lowest (or highest) bit of a byte first; n bytes.
   void (*pack_bits)(const std::uint8_t* bytes, std::int64_t n, bool big, std::uint8_t* out);
