@@ -41,6 +41,30 @@ TEST(Rows, RopeCasesMatchTheReference) {
   }
 }
 
+/// Rows with vectors of blocks, and with what is left of such vectors and of lines.
+TEST(Rows, LongRowsOfBlocksMatchTheReference) {
+  for (const CpuTarget target : available_cpu_targets()) {
+    const Context context(ContextOptions{.num_workers = 1, .target = target});
+    for (const DType x : {DType::f32, DType::f16, DType::bf16}) {
+      for (const DType out : {DType::nvfp4, DType::mxfp4, DType::e4m3}) {
+        for (const std::int64_t dim : {1024, 1326}) {
+          RowsProblem p({.name = "blocks",
+                         .op = cases::RowsOp::quantize,
+                         .x = x,
+                         .out = out,
+                         .rows = 5,
+                         .dim = dim,
+                         .scale = out == DType::e4m3 ? QuantScale::mx : QuantScale::block,
+                         .global_scale = 0.03F,
+                         .odd_values = true});
+          p.run(context);
+          EXPECT_TRUE(p.matches()) << name(target) << ", " << name(x) << " to " << name(out) << ", " << dim;
+        }
+      }
+    }
+  }
+}
+
 /// Many rows, so that workers take part and stores go past the caches; the bits of one worker.
 TEST(Rows, WorkersDoNotChangeBits) {
   for (const RowsCase& c : {RowsCase{.name = "rms", .rows = 4200, .dim = 1024, .residual = true, .residual_out = true},

@@ -12,6 +12,7 @@
 #include "base/numeric.h"
 #include "base/scales.h"
 #include "cpu/thread_pool.h"
+#include "rows/cpu_floats.h"
 #include "rows/cpu_kernels.h"
 #include "rows/rows.h"
 
@@ -35,18 +36,19 @@ DType type_of(Elem e) { return static_cast<DType>(e); }
 struct PartJob {
   const abi::PartConfig* config;
   const abi::RowPart* args;
-  std::vector<float> weight;  // offset included; [heads or 1, dim]
-  std::vector<float> bias;
+  Floats weight;  // offset included; [heads or 1, dim]
+  Floats bias;
   std::int64_t weight_heads = 0;
   std::int64_t piece = 0;
   bool heads_adjoin = false;  // all heads of a row are loaded and stored at once
+  bool plain = false;         // stored as they are read, with no stage between
   bool dense_x = false, dense_second = false, dense_sum = false, dense_out = false;
   bool stream = false;
 };
 
 /// Buffers of one worker.
 struct Buffers {
-  std::vector<float> row, scratch;
+  Floats row, scratch;
   std::vector<std::byte> gathered, gathered_second, packed, scales;
 };
 
@@ -69,6 +71,7 @@ PartJob prepare(const Kernels& k, const abi::PartConfig& c, const abi::RowPart& 
   job.dense_second = dense(a.second, c.x);
   job.dense_sum = dense(a.residual_out, c.x);
   job.dense_out = dense(a.out, c.out);
+  job.plain = job.dense_x && !c.residual && c.act == Act::none && c.norm == Norm::none && c.rotation == Rotation::none;
   const bool whole = c.norm != Norm::none || c.rotation != Rotation::none || c.scaling == Scaling::row;
   job.piece = whole ? c.dim : std::min<std::int64_t>(c.dim, kPiece);
   job.weight_heads = a.weight_head_stride != 0 ? a.heads : 1;
@@ -76,8 +79,8 @@ PartJob prepare(const Kernels& k, const abi::PartConfig& c, const abi::RowPart& 
                      (c.scaling == Scaling::none || c.scaling == Scaling::tensor) && a.x.head_stride == bytes_of(c.x, c.dim) &&
                      bits_of(c.out) != 4 && a.out.head_stride == bytes_of(c.out, c.dim);
   if (job.heads_adjoin) job.piece = a.heads * c.dim;
-  const auto widen = [&](const unsigned char* from, float offset, std::vector<float>& to) {
-    to.resize(static_cast<std::size_t>(job.weight_heads * c.dim + kPad));
+  const auto widen = [&](const unsigned char* from, float offset, Floats& to) {
+    to.enlarge(static_cast<std::size_t>(job.weight_heads * c.dim + kPad));
     for (std::int64_t h = 0; h < job.weight_heads; ++h) {
       float* row = to.data() + h * c.dim;
       k.load(c.weight, from + h * a.weight_head_stride, c.dim, row);
@@ -86,7 +89,7 @@ PartJob prepare(const Kernels& k, const abi::PartConfig& c, const abi::RowPart& 
   };
   if (c.has_weight) widen(a.weight, a.weight_offset, job.weight);
   if (c.has_bias) widen(a.bias, 0, job.bias);
-  job.stream = !c.paged && a.out.data != a.x.data && a.out.data != a.second.data && rows * a.heads * bytes_of(c.out, c.dim) >= kStreamBytes;
+  job.stream = a.out.data != a.x.data && a.out.data != a.second.data && rows * a.heads * bytes_of(c.out, c.dim) >= kStreamBytes;
   return job;
 }
 
@@ -121,7 +124,7 @@ class RowWorker {
   RowWorker(const Kernels& k, const abi::RowsParams& p, const PartJob& job, Buffers& buffers)
       : k_(k), p_(p), job_(job), c_(*job.config), a_(*job.args), b_(buffers) {
     const auto room = static_cast<std::size_t>(job.piece + kPad);
-    if (b_.row.size() < room) b_.row.resize(room);
+    b_.row.enlarge(room);
   }
 
   void run(std::int64_t row) {
@@ -139,13 +142,13 @@ class RowWorker {
   static bool steps(const PartJob& job) {
     const abi::PartConfig& c = *job.config;
     return c.norm == Norm::rms && c.rotation == Rotation::none && c.scaling == Scaling::none && !c.paged && c.out == c.x &&
-           job.bias.empty() && job.args->heads == 1 && job.dense_x && job.dense_out &&
+           job.bias.size() == 0 && job.args->heads == 1 && job.dense_x && job.dense_out &&
            (!c.residual || (job.dense_second && (job.args->residual_out.data == nullptr || job.dense_sum)));
   }
   void run_steps(std::int64_t begin, std::int64_t end) {
     if (begin == end) return;
     const std::int64_t n = c_.dim;
-    if (b_.scratch.size() < b_.row.size()) b_.scratch.resize(b_.row.size());
+    b_.scratch.enlarge(b_.row.size());
     float* row = b_.row.data();
     float* next = b_.scratch.data();
     std::vector<float> ones;
@@ -159,7 +162,7 @@ class RowWorker {
       const float factor = 1.0F / std::sqrt(squares / static_cast<float>(n) + a_.eps);
       if (r + 1 == end) {
         if (!c_.residual) k_.load(c_.x, at(a_.x, r, 0), n, row);
-        return k_.scale_store(c_.out, row, n, factor, weight, nullptr, at(a_.out, r, 0), job_.stream);
+        return k_.scale_store(c_.out, row, n, factor, weight, nullptr, 1.0F, at(a_.out, r, 0), job_.stream, nullptr);
       }
       const bool sum = a_.residual_out.data != nullptr;
       squares = k_.norm_step(c_.x,
@@ -202,7 +205,7 @@ class RowWorker {
       const std::int64_t width = c_.interleaved ? 2 : 1;
       const std::byte* gate = source(a_.x, job_.dense_x, row, head, begin * width, n * width, b_.gathered);
       const std::byte* up = c_.interleaved ? nullptr : source(a_.second, job_.dense_second, row, head, begin, n, b_.gathered_second);
-      k_.activate(c_.x, c_.act, c_.interleaved, gate, up, n, a_.alpha, a_.limit, x);
+      k_.activate(c_.x, Elem::f32, c_.act, c_.interleaved, gate, up, n, a_.alpha, a_.limit, x, false);
       return 0;
     }
     const std::byte* from = source(a_.x, job_.dense_x, row, head, begin, n, b_.gathered);
@@ -227,6 +230,7 @@ class RowWorker {
   void run_joined(std::int64_t row) {
     float* x = b_.row.data();
     const std::int64_t n = a_.heads * c_.dim;
+    if (job_.plain) return store(row, 0, 0, n, out_at(row, 0), c_.x, at(a_.x, row, 0));
     if (c_.norm == Norm::none) load(row, 0, 0, n);
     for (std::int64_t head = 0; head < a_.heads; ++head) {
       float* y = x + head * c_.dim;
@@ -239,7 +243,7 @@ class RowWorker {
       }
       if (c_.rotation != Rotation::none) rotate(y);
     }
-    store(row, 0, 0, n, out_at(row, 0));
+    store(row, 0, 0, n, out_at(row, 0), Elem::f32, x);
   }
 
   std::byte* out_at(std::int64_t row, std::int64_t head) const {
@@ -254,67 +258,80 @@ class RowWorker {
         (c_.interleaved || job_.dense_second)) {
       const std::byte* gate = at(a_.x, row, head) + begin * (c_.interleaved ? 2 : 1) * a_.x.dim_stride;
       const std::byte* up = c_.interleaved ? nullptr : at(a_.second, row, head) + begin * a_.second.dim_stride;
-      return k_.activate_store(c_.x, c_.act, c_.interleaved, gate, up, n, a_.alpha, a_.limit,
-                               at(a_.out, row, head) + begin * a_.out.dim_stride, job_.stream);
+      return k_.activate(c_.x, c_.out, c_.act, c_.interleaved, gate, up, n, a_.alpha, a_.limit,
+                         at(a_.out, row, head) + begin * a_.out.dim_stride, job_.stream);
     }
-    float squares = load(row, head, begin, n);
     std::byte* out = out_at(row, head);
     out += bits_of(c_.out) == 4 ? begin / 2 : begin * a_.out.dim_stride;
+    if (job_.plain) return store(row, head, begin, n, out, c_.x, at(a_.x, row, head) + begin * a_.x.dim_stride);
+    float squares = load(row, head, begin, n);
     if (c_.norm != Norm::none) {
       if (c_.norm == Norm::layer) squares = k_.centre(x, n);
       const float factor = 1.0F / std::sqrt(squares / static_cast<float>(n) + a_.eps);
       const std::size_t first = static_cast<std::size_t>(job_.weight_heads > 1 ? head * n : 0);
       const float* weight = c_.has_weight ? job_.weight.data() + first : nullptr;
       const float* bias = c_.has_bias ? job_.bias.data() + first : nullptr;
-      if (c_.rotation == Rotation::none && c_.scaling == Scaling::none && job_.dense_out) {
-        return k_.scale_store(c_.out, x, n, factor, weight, bias, out, job_.stream);
-      }
+      if (c_.rotation == Rotation::none && given_scale() && job_.dense_out && bits_of(c_.out) != 4)
+        return k_.scale_store(c_.out, x, n, factor, weight, bias, scale_of(head), out, job_.stream, ahead(row, head, begin + n));
+      if (c_.rotation == Rotation::none && c_.scaling == Scaling::row)
+        return store_scaled(row, head, n, k_.scale_largest(x, n, factor, weight, bias), out, Elem::f32, x);
       k_.scale(x, n, factor, weight, bias);
     }
-    if (c_.rotation != Rotation::none) {
-      rotate(x);
-    }
-    store(row, head, begin, n, out);
+    if (c_.rotation != Rotation::none) rotate(x);
+    store(row, head, begin, n, out, Elem::f32, x);
   }
 
-  /// Codes of x / scale.
-  void encode(const float* x, std::int64_t n, float scale, std::byte* out) {
-    if (job_.dense_out) return k_.store(c_.out, x, n, scale, out, job_.stream);
+  bool given_scale() const { return c_.scaling == Scaling::none || c_.scaling == Scaling::tensor || c_.scaling == Scaling::head; }
+  /// A scale that is given, or 1.
+  float scale_of(std::int64_t head) const {
+    if (c_.scaling == Scaling::none) return 1.0F;
+    float scale;
+    std::memcpy(&scale, a_.scales + (c_.scaling == Scaling::head ? head * a_.scale_head_stride : 0), sizeof(scale));
+    return scale * a_.global_scale;
+  }
+
+  /// What is most likely read after the elements before `end`: what lies behind them.
+  const std::byte* ahead(std::int64_t row, std::int64_t head, std::int64_t end) const {
+    return job_.stream && job_.dense_x ? at(a_.x, row, head) + end * a_.x.dim_stride * (c_.interleaved ? 2 : 1) : nullptr;
+  }
+
+  /// Codes of x / scale, for the elements before `end`.
+  void encode(std::int64_t row, std::int64_t head, std::int64_t end, Elem from, const void* x, std::int64_t n, float scale,
+              std::byte* out) {
+    if (job_.dense_out) return k_.store(from, c_.out, x, n, scale, out, job_.stream, ahead(row, head, end));
     const std::int64_t size = bits_of(c_.out) / 8;
     if (b_.packed.size() < static_cast<std::size_t>(n * size)) b_.packed.resize(static_cast<std::size_t>(n * size));
-    k_.store(c_.out, x, n, scale, b_.packed.data(), false);
+    k_.store(from, c_.out, x, n, scale, b_.packed.data(), false, nullptr);
     copy_elements(b_.packed.data(), size, out, a_.out.dim_stride, size, n);
   }
 
-  void store(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n, std::byte* out) {
-    const float* x = b_.row.data();
-    float scale = 1.0F;
-    switch (c_.scaling) {
-      case Scaling::none: break;
-      case Scaling::tensor:
-      case Scaling::head:
-        std::memcpy(&scale, a_.scales + (c_.scaling == Scaling::head ? head * a_.scale_head_stride : 0), sizeof(scale));
-        scale *= a_.global_scale;
-        break;
-      case Scaling::row: {
-        const ChosenScale chosen = f32_scale(k_.largest(x, n), largest(type_of(c_.out)), a_.global_scale);
-        std::memcpy(scales_at(row, head), &chosen.stored, sizeof(float));
-        scale = chosen.scale;
-        break;
-      }
-      case Scaling::block:
-      case Scaling::mx: return store_blocks(row, head, begin, n, out);
-      case Scaling::tile: bug("tiles in the pipeline of rows");
-    }
-    encode(x, n, scale, out);
+  /// A whole row with a scale of its own, by its largest magnitude.
+  void store_scaled(std::int64_t row, std::int64_t head, std::int64_t n, float most, std::byte* out, Elem from, const void* x) {
+    const ChosenScale chosen = f32_scale(most, largest(type_of(c_.out)), a_.global_scale);
+    std::memcpy(scales_at(row, head), &chosen.stored, sizeof(float));
+    encode(row, head, n, from, x, n, chosen.scale, out);
   }
 
-  void store_blocks(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n, std::byte* out) {
+  /// Elements [begin, begin + n) of a row and head, which are in `x`.
+  void store(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n, std::byte* out, Elem from, const void* x) {
+    switch (c_.scaling) {
+      case Scaling::none:
+      case Scaling::tensor:
+      case Scaling::head: return encode(row, head, begin + n, from, x, n, scale_of(head), out);
+      case Scaling::row: return store_scaled(row, head, n, k_.largest(from, x, n), out, from, x);
+      case Scaling::block:
+      case Scaling::mx: return store_blocks(row, head, begin, n, out, from, x);
+      case Scaling::tile: bug("tiles in the pipeline of rows");
+    }
+  }
+
+  void store_blocks(std::int64_t row, std::int64_t head, std::int64_t begin, std::int64_t n, std::byte* out, Elem from, const void* x) {
     const std::int64_t block = block_of(c_.scaling, c_.out);
     const std::int64_t blocks = ceil_div(n, block);
     const std::int64_t size = block == 128 ? 4 : 1;
     const auto room = static_cast<std::size_t>(blocks + 2 * kPad);
-    if (b_.scratch.size() < room) b_.scratch.resize(room), b_.scales.resize(room * 4);
+    b_.scratch.enlarge(room);
+    if (b_.scales.size() < room * 4) b_.scales.resize(room * 4);
     std::byte* codes = out;
     if (!job_.dense_out) {
       if (b_.packed.size() < static_cast<std::size_t>(n)) b_.packed.resize(static_cast<std::size_t>(n));
@@ -324,7 +341,8 @@ class RowWorker {
     std::byte* place = scales_at(row, head) + first * a_.scale_block_stride;
     const bool adjacent = a_.swizzled_columns == 0 && a_.scale_block_stride == size;
     std::byte* scales = adjacent ? place : b_.scales.data();
-    k_.store_blocks(c_.out, c_.scaling, b_.row.data(), n, a_.global_scale, codes, scales, b_.scratch.data());
+    k_.store_blocks(from, c_.out, c_.scaling, x, n, a_.global_scale, codes, scales, b_.scratch.data(), job_.stream && job_.dense_out,
+                    ahead(row, head, begin + n));
     if (!job_.dense_out) copy_elements(codes, 1, out, a_.out.dim_stride, 1, n);
     if (adjacent) return;
     for (std::int64_t i = 0; i < blocks; ++i) {

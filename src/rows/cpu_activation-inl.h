@@ -20,172 +20,215 @@ namespace HWY_NAMESPACE {
 using abi::Act;
 using abi::Elem;
 
-/// e^x for x in [-87, 88]; NaN stays. The exponent is split exactly with the low part of log2 e, so that large arguments lose nothing.
-HWY_INLINE VF exp_bounded(VF x) {
-  const VF magic = hn::Set(df, 0x1.8p23F);
-  const VF shifted = hn::MulAdd(x, hn::Set(df, 1.44269502F), magic);
-  const VF n = hn::Sub(shifted, magic);
-  const VF f = hn::MulAdd(x, hn::Set(df, 1.92596303e-8F), hn::MulSub(x, hn::Set(df, 1.44269502F), n));
-  const VF f2 = hn::Mul(f, f);
-  // 2^f, minimax on [-1/2, 1/2] with a relative error below 1.1e-8.
-  const VF p45 = hn::MulAdd(hn::Set(df, 1.54035122e-4F), f, hn::Set(df, 1.33907353e-3F));
-  const VF p23 = hn::MulAdd(hn::Set(df, 9.61823761e-3F), f, hn::Set(df, 5.55035733e-2F));
-  const VF p01 = hn::MulAdd(hn::Set(df, 0.240226492F), f, hn::Set(df, 0.693147182F));
-  const VF p = hn::MulAdd(hn::MulAdd(hn::MulAdd(p45, f2, p23), f2, p01), f, hn::Set(df, 1.0F));
-  const VF scale = hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted), hn::Set(di, 127))));
-  return hn::Mul(p, scale);
+/// 1 / x of several vectors within 2 units in the last place, for x in [1, 2^126).
+template <int kCount>
+HWY_INLINE void reciprocal(VF (&x)[kCount]) {
+#if HWY_TARGET == HWY_EMU128
+  for (int k = 0; k < kCount; ++k) x[k] = hn::Div(hn::Set(df, 1.0F), x[k]);
+#else
+  const VF one = hn::Set(df, 1.0F);
+  constexpr int kSteps = HWY_TARGET == HWY_AVX3 ? 1 : 2;  // its estimate is within 2^-14
+  VF r[kCount], e[kCount];
+  for (int k = 0; k < kCount; ++k) r[k] = hn::ApproximateReciprocal(x[k]);
+  for (int i = 0; i < kSteps; ++i) {
+    for (int k = 0; k < kCount; ++k) e[k] = hn::NegMulAdd(x[k], r[k], one);
+    for (int k = 0; k < kCount; ++k) r[k] = hn::MulAdd(r[k], e[k], r[k]);
+  }
+  for (int k = 0; k < kCount; ++k) x[k] = r[k];
+#endif
 }
 
-/// 1 / x within 2 units in the last place, for x in [1, 2^126).
-HWY_INLINE VF reciprocal(VF x) {
-#if HWY_TARGET == HWY_EMU128
-  return hn::Div(hn::Set(df, 1.0F), x);
+/// e^x, or e^-x, of several vectors, for exponents in [-87, 88]; NaN stays. The exponent is split exactly with the low part of log2 e, so
+/// that large arguments lose nothing. Vectors take their steps in turns: each step waits for the one before, and a core does not look far
+/// enough ahead to fill that time with the next vector.
+template <bool kNegate, int kCount>
+HWY_INLINE void exp_bounded(VF (&x)[kCount]) {
+  const VF magic = hn::Set(df, 0x1.8p23F), one = hn::Set(df, 1.0F);
+  const VF high = hn::Set(df, kNegate ? -1.44269502F : 1.44269502F), low = hn::Set(df, kNegate ? -1.92596303e-8F : 1.92596303e-8F);
+  VF shifted[kCount], f[kCount], f2[kCount], p[kCount], q[kCount];
+  for (int k = 0; k < kCount; ++k) shifted[k] = hn::MulAdd(x[k], high, magic);
+  for (int k = 0; k < kCount; ++k) f[k] = hn::Sub(shifted[k], magic);
+  for (int k = 0; k < kCount; ++k) f[k] = hn::MulSub(x[k], high, f[k]);
+  for (int k = 0; k < kCount; ++k) f[k] = hn::MulAdd(x[k], low, f[k]);
+  // 2^f, minimax on [-1/2, 1/2] with a relative error below 1.1e-8.
+  for (int k = 0; k < kCount; ++k) f2[k] = hn::Mul(f[k], f[k]);
+  for (int k = 0; k < kCount; ++k) p[k] = hn::MulAdd(hn::Set(df, 1.54035122e-4F), f[k], hn::Set(df, 1.33907353e-3F));
+  for (int k = 0; k < kCount; ++k) q[k] = hn::MulAdd(hn::Set(df, 9.61823761e-3F), f[k], hn::Set(df, 5.55035733e-2F));
+  for (int k = 0; k < kCount; ++k) p[k] = hn::MulAdd(p[k], f2[k], q[k]);
+  for (int k = 0; k < kCount; ++k) q[k] = hn::MulAdd(hn::Set(df, 0.240226492F), f[k], hn::Set(df, 0.693147182F));
+  for (int k = 0; k < kCount; ++k) p[k] = hn::MulAdd(p[k], f2[k], q[k]);
+  for (int k = 0; k < kCount; ++k) p[k] = hn::MulAdd(p[k], f[k], one);
+  for (int k = 0; k < kCount; ++k) {
+    const VF scale = hn::BitCast(df, hn::ShiftLeft<23>(hn::Add(hn::BitCast(di, shifted[k]), hn::Set(di, 127))));
+    x[k] = hn::Mul(p[k], scale);
+  }
+}
+
+/// x, but within +-most; NaN stays.
+HWY_INLINE VF clamp(VF x, float most) {
+  const VF high = hn::Set(df, most), low = hn::Set(df, -most);
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3  // these take the second operand where either is NaN
+  return hn::Min(high, hn::Max(low, x));
 #else
-  VF r = hn::ApproximateReciprocal(x);
-  r = hn::MulAdd(r, hn::NegMulAdd(x, r, hn::Set(df, 1.0F)), r);
-  return hn::MulAdd(r, hn::NegMulAdd(x, r, hn::Set(df, 1.0F)), r);
+  return hn::IfThenElse(hn::Gt(x, high), high, hn::IfThenElse(hn::Lt(x, low), low, x));
 #endif
 }
 
 /// 1 / (1 + e^-x); 0 below -87, where it is less than 2e-38.
-HWY_INLINE VF logistic(VF x) {
-  const VF low = hn::Set(df, -87.0F);
-  const auto tiny = hn::Lt(x, low);
-  const VF bounded = hn::IfThenElse(hn::Gt(x, hn::Set(df, 87.0F)), hn::Set(df, 87.0F), hn::IfThenElse(tiny, low, x));
-  const VF y = reciprocal(hn::Add(hn::Set(df, 1.0F), exp_bounded(hn::Neg(bounded))));
-  return hn::IfThenElse(tiny, hn::Zero(df), y);
+template <int kCount>
+HWY_INLINE void logistic(VF (&x)[kCount]) {
+  VF y[kCount];
+  for (int k = 0; k < kCount; ++k) y[k] = clamp(x[k], 87.0F);
+  exp_bounded<true>(y);
+  for (int k = 0; k < kCount; ++k) y[k] = hn::Add(hn::Set(df, 1.0F), y[k]);
+  reciprocal(y);
+  for (int k = 0; k < kCount; ++k) x[k] = hn::IfThenZeroElse(hn::Lt(x[k], hn::Set(df, -87.0F)), y[k]);
 }
 
 /// Phi(x) = erfc(-x / sqrt 2) / 2; erfc(z) = e^(-z z) t P(t), t = 1 / (1 + 0.3 z), z >= 0: P is interpolated at Chebyshev nodes with a
 /// relative error of 6e-8.
-HWY_INLINE VF normal_cdf(VF x) {
+template <int kCount>
+HWY_INLINE void normal_cdf(VF (&x)[kCount]) {
+  constexpr float kCoefficients[] = {-7.70050638e-5F, 1.35011672e-4F, 3.0565735e-3F, 1.72207995e-2F,
+                                     6.1054123e-2F,   0.156989941F,   0.306079107F,  0.455555201F};
   const VF one = hn::Set(df, 1.0F);
-  const VF z = hn::Mul(hn::Abs(x), hn::Set(df, 0.707106781F));
-  const VF bounded = hn::IfThenElse(hn::Gt(z, hn::Set(df, 10.0F)), hn::Set(df, 10.0F), z);  // the tail is 0 from there on
-  const VF t = reciprocal(hn::MulAdd(bounded, hn::Set(df, 0.3F), one));
-  const VF u = hn::MulSub(t, hn::Set(df, 3.11111116F), hn::Set(df, 2.11111116F));
-  VF p = hn::Set(df, -1.37610205e-5F);
-  p = hn::MulAdd(p, u, hn::Set(df, -7.70050638e-5F));
-  p = hn::MulAdd(p, u, hn::Set(df, 1.35011672e-4F));
-  p = hn::MulAdd(p, u, hn::Set(df, 3.0565735e-3F));
-  p = hn::MulAdd(p, u, hn::Set(df, 1.72207995e-2F));
-  p = hn::MulAdd(p, u, hn::Set(df, 6.1054123e-2F));
-  p = hn::MulAdd(p, u, hn::Set(df, 0.156989941F));
-  p = hn::MulAdd(p, u, hn::Set(df, 0.306079107F));
-  p = hn::MulAdd(p, u, hn::Set(df, 0.455555201F));
-  const VF square = hn::Mul(z, z);
-  const auto some = hn::Lt(square, hn::Set(df, 87.0F));
-  const VF exponential = exp_bounded(hn::IfThenElse(some, hn::Neg(square), hn::Set(df, -87.0F)));
-  VF tail = hn::Mul(hn::Mul(hn::Mul(hn::Set(df, 0.5F), t), p), exponential);
-  tail = hn::IfThenElse(some, tail, hn::Sub(z, z));  // 0; NaN of NaN and infinities
-  tail = hn::IfThenElse(hn::Gt(z, hn::Set(df, 1e30F)), hn::Zero(df), tail);
-  return hn::IfThenElse(hn::Lt(x, hn::Zero(df)), tail, hn::Sub(one, tail));
-}
-
-template <Act kAct>
-HWY_INLINE VF activate_vector(VF gate, VF up, float alpha, float limit) {
-  if constexpr (kAct == Act::silu) {
-    return hn::Mul(hn::Mul(gate, logistic(gate)), up);
-  } else if constexpr (kAct == Act::gelu) {
-    return hn::Mul(hn::Mul(gate, normal_cdf(gate)), up);
-  } else if constexpr (kAct == Act::gelu_tanh) {
-    const VF inner = hn::MulAdd(hn::Mul(gate, gate), hn::Set(df, 0.044715F), hn::Set(df, 1.0F));
-    return hn::Mul(hn::Mul(gate, logistic(hn::Mul(hn::Mul(gate, hn::Set(df, 1.59576912F)), inner))), up);
-  } else if constexpr (kAct == Act::swigluoai) {
-    const VF most = hn::Set(df, limit);
-    const VF g = hn::IfThenElse(hn::Gt(gate, most), most, gate);
-    VF u = hn::IfThenElse(hn::Gt(up, most), most, up);
-    u = hn::IfThenElse(hn::Lt(u, hn::Neg(most)), hn::Neg(most), u);
-    return hn::Mul(hn::Mul(g, logistic(hn::Mul(g, hn::Set(df, alpha)))), hn::Add(u, hn::Set(df, 1.0F)));
-  } else {
-    return hn::Mul(gate, up);
+  VF z[kCount], t[kCount], u[kCount], p[kCount], e[kCount];
+  for (int k = 0; k < kCount; ++k) {
+    z[k] = hn::Mul(hn::Abs(x[k]), hn::Set(df, 0.707106781F));
+    const VF bounded = hn::IfThenElse(hn::Gt(z[k], hn::Set(df, 10.0F)), hn::Set(df, 10.0F), z[k]);  // the tail is 0 from there on
+    t[k] = hn::MulAdd(bounded, hn::Set(df, 0.3F), one);
+  }
+  reciprocal(t);
+  for (int k = 0; k < kCount; ++k) {
+    u[k] = hn::MulSub(t[k], hn::Set(df, 3.11111116F), hn::Set(df, 2.11111116F));
+    p[k] = hn::Set(df, -1.37610205e-5F);
+  }
+  for (const float c : kCoefficients) {
+    for (int k = 0; k < kCount; ++k) p[k] = hn::MulAdd(p[k], u[k], hn::Set(df, c));
+  }
+  for (int k = 0; k < kCount; ++k) {
+    const VF square = hn::Mul(z[k], z[k]);
+    e[k] = hn::IfThenElse(hn::Lt(square, hn::Set(df, 87.0F)), hn::Neg(square), hn::Set(df, -87.0F));
+  }
+  exp_bounded<false>(e);
+  for (int k = 0; k < kCount; ++k) {
+    const auto some = hn::Lt(hn::Mul(z[k], z[k]), hn::Set(df, 87.0F));
+    VF tail = hn::Mul(hn::Mul(hn::Mul(hn::Set(df, 0.5F), t[k]), p[k]), e[k]);
+    tail = hn::IfThenElse(some, tail, hn::Sub(z[k], z[k]));  // 0; NaN of NaN and infinities
+    tail = hn::IfThenElse(hn::Gt(z[k], hn::Set(df, 1e30F)), hn::Zero(df), tail);
+    x[k] = hn::IfThenElse(hn::Lt(x[k], hn::Zero(df)), tail, hn::Sub(one, tail));
   }
 }
 
-/// Of operands that alternate.
-template <class L, Act kAct>
-HWY_INLINE VF activate_pairs(const std::byte* pairs, std::int64_t i, std::int64_t n, float alpha, float limit) {
-  const VF low = load_part<L>(pairs, 2 * i, 2 * n);
-  const VF high = 2 * i + kLanes < 2 * n ? load_part<L>(pairs, 2 * i + kLanes, 2 * n) : hn::Zero(df);
-  return activate_vector<kAct>(hn::ConcatEven(df, high, low), hn::ConcatOdd(df, high, low), alpha, limit);
-}
-
-template <class L, Act kAct>
-void activate_as(bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit, float* out) {
-  if (!interleaved) {
-    for (std::int64_t i = 0; i < n; i += kLanes)
-      hn::StoreU(activate_vector<kAct>(load_part<L>(gate, i, n), load_part<L>(up, i, n), alpha, limit), df, out + i);
-    return;
+/// Over `gate`.
+template <Act kAct, int kCount>
+HWY_INLINE void activate_vectors(VF (&gate)[kCount], const VF (&up)[kCount], float alpha, float limit) {
+  VF y[kCount];
+  for (int k = 0; k < kCount; ++k) {
+    if constexpr (kAct == Act::gelu_tanh) {
+      const VF inner = hn::MulAdd(hn::Mul(gate[k], gate[k]), hn::Set(df, 0.044715F), hn::Set(df, 1.0F));
+      y[k] = hn::Mul(hn::Mul(gate[k], hn::Set(df, 1.59576912F)), inner);
+    } else if constexpr (kAct == Act::swigluoai) {
+      const VF most = hn::Set(df, limit);
+      gate[k] = hn::IfThenElse(hn::Gt(gate[k], most), most, gate[k]);
+      y[k] = hn::Mul(gate[k], hn::Set(df, alpha));
+    } else {
+      y[k] = gate[k];
+    }
   }
-  for (std::int64_t i = 0; i < n; i += kLanes) hn::StoreU(activate_pairs<L, kAct>(gate, i, n, alpha, limit), df, out + i);
+  if constexpr (kAct == Act::gelu) {
+    normal_cdf(y);
+  } else if constexpr (kAct != Act::multiply) {
+    logistic(y);
+  }
+  for (int k = 0; k < kCount; ++k) {
+    if constexpr (kAct != Act::multiply) gate[k] = hn::Mul(gate[k], y[k]);
+    if constexpr (kAct == Act::swigluoai) {
+      const VF most = hn::Set(df, limit);
+      VF u = hn::IfThenElse(hn::Gt(up[k], most), most, up[k]);
+      u = hn::IfThenElse(hn::Lt(u, hn::Neg(most)), hn::Neg(most), u);
+      gate[k] = hn::Mul(gate[k], hn::Add(u, hn::Set(df, 1.0F)));
+    } else {
+      gate[k] = hn::Mul(gate[k], up[k]);
+    }
+  }
 }
 
-/// The same, stored as the sources' type at once.
-template <class T, Act kAct>
-void activate_store_as(bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit,
-                       std::byte* out, bool stream) {
+/// Vectors that go together.
+inline constexpr int kTogether = HWY_TARGET == HWY_EMU128 ? 2 : 4;
+
+/// kCount vectors of operands from element i on, all of which exist where kWhole; interleaved: those of `gate` alternate.
+template <class L, bool kInterleaved, bool kWhole, int kCount>
+HWY_INLINE void load_operands(const std::byte* gate, const std::byte* up, std::int64_t i, std::int64_t n, VF (&g)[kCount],
+                              VF (&u)[kCount]) {
+  const auto vector = [&](const std::byte* from, std::int64_t j, std::int64_t end) HWY_ATTR {
+    if constexpr (kWhole) return L::load(from + j * L::kBytes);
+    return j < end ? load_part<L>(from, j, end) : hn::Zero(df);
+  };
+  for (int k = 0; k < kCount; ++k) {
+    const std::int64_t j = i + k * kLanes;
+    if constexpr (kInterleaved) {
+      const VF low = vector(gate, 2 * j, 2 * n), high = vector(gate, 2 * j + kLanes, 2 * n);
+      g[k] = hn::ConcatEven(df, high, low);
+      u[k] = hn::ConcatOdd(df, high, low);
+    } else {
+      g[k] = vector(gate, j, n);
+      u[k] = vector(up, j, n);
+    }
+  }
+}
+
+/// Stored as T: the sources' type, or f32.
+template <class L, class T, Act kAct, bool kInterleaved>
+void activate_row(const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit, std::byte* out, bool stream) {
   std::int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    const std::int64_t j = i + kLanes;
-    const VF a = interleaved ? activate_pairs<T, kAct>(gate, i, n, alpha, limit)
-                             : activate_vector<kAct>(T::load(gate + i * T::kBytes), T::load(up + i * T::kBytes), alpha, limit);
-    const VF b = interleaved ? activate_pairs<T, kAct>(gate, j, n, alpha, limit)
-                             : activate_vector<kAct>(T::load(gate + j * T::kBytes), T::load(up + j * T::kBytes), alpha, limit);
-    store_two<T>(a, b, out, i, stream);
+  for (; i + kTogether * kLanes <= n; i += kTogether * kLanes) {
+    VF g[kTogether], u[kTogether];
+    load_operands<L, kInterleaved, true>(gate, up, i, n, g, u);
+    activate_vectors<kAct>(g, u, alpha, limit);
+    for (int k = 0; k < kTogether; k += 2)
+      store_line<T>([&](std::int64_t j) HWY_ATTR { return g[(j - i) / kLanes]; }, out, i + k * kLanes, stream);
   }
   for (; i < n; i += kLanes) {
-    const VF y = interleaved ? activate_pairs<T, kAct>(gate, i, n, alpha, limit)
-                             : activate_vector<kAct>(load_part<T>(gate, i, n), load_part<T>(up, i, n), alpha, limit);
-    store_part<T>(y, out, i, n);
+    VF g[1], u[1];
+    load_operands<L, kInterleaved, false>(gate, up, i, n, g, u);
+    activate_vectors<kAct>(g, u, alpha, limit);
+    store_part<T>(g[0], out, i, n);
   }
 }
 
-template <class T>
-void activate_store_of(Act act, bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit,
-                       std::byte* out, bool stream) {
+template <class L, class T, Act kAct>
+void activate_as(bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit, std::byte* out,
+                 bool stream) {
+  if (interleaved) return activate_row<L, T, kAct, true>(gate, up, n, alpha, limit, out, stream);
+  activate_row<L, T, kAct, false>(gate, up, n, alpha, limit, out, stream);
+}
+
+template <class L, class T>
+void activate_of(Act act, bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit,
+                 std::byte* out, bool stream) {
   switch (act) {
-    case Act::silu: return activate_store_as<T, Act::silu>(interleaved, gate, up, n, alpha, limit, out, stream);
-    case Act::gelu: return activate_store_as<T, Act::gelu>(interleaved, gate, up, n, alpha, limit, out, stream);
-    case Act::gelu_tanh: return activate_store_as<T, Act::gelu_tanh>(interleaved, gate, up, n, alpha, limit, out, stream);
-    case Act::swigluoai: return activate_store_as<T, Act::swigluoai>(interleaved, gate, up, n, alpha, limit, out, stream);
-    default: return activate_store_as<T, Act::multiply>(interleaved, gate, up, n, alpha, limit, out, stream);
+    case Act::silu: return activate_as<L, T, Act::silu>(interleaved, gate, up, n, alpha, limit, out, stream);
+    case Act::gelu: return activate_as<L, T, Act::gelu>(interleaved, gate, up, n, alpha, limit, out, stream);
+    case Act::gelu_tanh: return activate_as<L, T, Act::gelu_tanh>(interleaved, gate, up, n, alpha, limit, out, stream);
+    case Act::swigluoai: return activate_as<L, T, Act::swigluoai>(interleaved, gate, up, n, alpha, limit, out, stream);
+    default: return activate_as<L, T, Act::multiply>(interleaved, gate, up, n, alpha, limit, out, stream);
   }
 }
 
-void activate_store(Elem type, Act act, bool interleaved, const void* gate, const void* up, std::int64_t n, float alpha, float limit,
-                    void* out, bool stream) {
+void activate(Elem type, Elem to, Act act, bool interleaved, const void* gate, const void* up, std::int64_t n, float alpha, float limit,
+              void* out, bool stream) {
   const auto* g = static_cast<const std::byte*>(gate);
   const auto* u = static_cast<const std::byte*>(up);
   auto* o = static_cast<std::byte*>(out);
   stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
-  switch (type) {
-    case Elem::f32: return activate_store_of<F32>(act, interleaved, g, u, n, alpha, limit, o, stream);
-    case Elem::f16: return activate_store_of<F16>(act, interleaved, g, u, n, alpha, limit, o, stream);
-    default: return activate_store_of<Bf16>(act, interleaved, g, u, n, alpha, limit, o, stream);
+  if (type == Elem::f32) return activate_of<F32, F32>(act, interleaved, g, u, n, alpha, limit, o, stream);
+  if (type == Elem::f16) {
+    if (to == Elem::f16) return activate_of<F16, F16>(act, interleaved, g, u, n, alpha, limit, o, stream);
+    return activate_of<F16, F32>(act, interleaved, g, u, n, alpha, limit, o, stream);
   }
-}
-
-template <class L>
-void activate_from(Act act, bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit,
-                   float* out) {
-  switch (act) {
-    case Act::silu: return activate_as<L, Act::silu>(interleaved, gate, up, n, alpha, limit, out);
-    case Act::gelu: return activate_as<L, Act::gelu>(interleaved, gate, up, n, alpha, limit, out);
-    case Act::gelu_tanh: return activate_as<L, Act::gelu_tanh>(interleaved, gate, up, n, alpha, limit, out);
-    case Act::swigluoai: return activate_as<L, Act::swigluoai>(interleaved, gate, up, n, alpha, limit, out);
-    default: return activate_as<L, Act::multiply>(interleaved, gate, up, n, alpha, limit, out);
-  }
-}
-
-void activate(Elem type, Act act, bool interleaved, const void* gate, const void* up, std::int64_t n, float alpha, float limit,
-              float* out) {
-  const auto* g = static_cast<const std::byte*>(gate);
-  const auto* u = static_cast<const std::byte*>(up);
-  switch (type) {
-    case Elem::f32: return activate_from<F32>(act, interleaved, g, u, n, alpha, limit, out);
-    case Elem::f16: return activate_from<F16>(act, interleaved, g, u, n, alpha, limit, out);
-    default: return activate_from<Bf16>(act, interleaved, g, u, n, alpha, limit, out);
-  }
+  if (to == Elem::bf16) return activate_of<Bf16, Bf16>(act, interleaved, g, u, n, alpha, limit, o, stream);
+  activate_of<Bf16, F32>(act, interleaved, g, u, n, alpha, limit, o, stream);
 }
 
 }  // namespace HWY_NAMESPACE

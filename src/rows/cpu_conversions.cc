@@ -7,6 +7,7 @@
 #include "base/numeric.h"
 #include "base/scales.h"
 #include "cpu/thread_pool.h"
+#include "rows/cpu_floats.h"
 #include "rows/cpu_kernels.h"
 #include "rows/rows.h"
 
@@ -62,29 +63,29 @@ void quantize_tiles_on_cpu(const Context& context, const Kernels& k, const Launc
   const abi::RowPart& a = launch.params.parts[0];
   const std::int64_t rows = launch.params.rows;
   const std::int64_t columns = ceil_div(c.dim, kTile);
+  const bool stream = rows * c.dim >= kStreamBytes;
   share(context, ceil_div(rows, kTile) * columns, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> x(static_cast<std::size_t>(kTile * kTile + kPad));  // a tile
     std::vector<std::byte> source(kTile * 4), codes(kTile);
     for (std::int64_t tile = begin; tile < end; ++tile) {
       const std::int64_t first = tile / columns * kTile;
       const std::int64_t d = tile % columns * kTile;
       const std::int64_t height = std::min(kTile, rows - first);
       const std::int64_t n = std::min<std::int64_t>(kTile, c.dim - d);
+      const auto row = [&](std::int64_t r) { return gather(a.x, c.x, first + r, 0, d, n, source); };
       float most = 0;
-      for (std::int64_t r = 0; r < height; ++r) {
-        float* row = x.data() + r * kTile;
-        k.load(c.x, gather(a.x, c.x, first + r, 0, d, n, source), n, row);
-        most = std::max(most, k.largest(row, n));
-      }
+      for (std::int64_t r = 0; r < height; ++r) most = std::max(most, k.largest(c.x, row(r), n));
       const ChosenScale chosen = f32_scale(most, largest(type_of(c.out)), a.global_scale);
       std::memcpy(a.scales + first / kTile * a.scale_row_stride + d / kTile * a.scale_block_stride, &chosen.stored, sizeof(float));
       const bool dense = a.out.dim_stride == 1;
+      const bool more = a.x.dim_stride == bits_of(c.x) / 8 && d + 2 * kTile <= c.dim;  // the next tile is beside this one
       for (std::int64_t r = 0; r < height; ++r) {
         std::byte* out = place(a.out, c.out, first + r, 0, d);
-        k.store(c.out, x.data() + r * kTile, n, chosen.scale, dense ? out : codes.data(), false);
+        const std::byte* from = row(r);
+        k.store(c.x, c.out, from, n, chosen.scale, dense ? out : codes.data(), stream && dense, more ? from + n * a.x.dim_stride : nullptr);
         if (!dense) scatter(codes.data(), out, a.out.dim_stride, 1, n);
       }
     }
+    k.flush();
   });
 }
 
@@ -96,7 +97,9 @@ void dequantize_on_cpu(const Context& context, const Kernels& k, const Launch& l
   const bool dense = a.out.dim_stride == out_size;
   const bool stream = a.out.data != a.x.data && launch.params.rows * a.heads * c.dim * out_size >= kStreamBytes;
   share(context, launch.params.rows, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> x(kPiece + kPad), factors(kPiece / 16 + 1);
+    Floats x, factors;
+    x.enlarge(kPiece + kPad);
+    factors.enlarge(kPiece / 16 + kPad);
     std::vector<std::byte> source(kPiece * 4), packed(kPiece * 4);
     const auto scale_at = [&](std::int64_t row, std::int64_t head, std::int64_t d) {
       const auto* base = reinterpret_cast<const std::byte*>(a.scales);
@@ -119,7 +122,13 @@ void dequantize_on_cpu(const Context& context, const Kernels& k, const Launch& l
           const std::int64_t n = std::min<std::int64_t>(kPiece, c.dim - d);
           k.load(c.x, gather(a.x, c.x, row, head, d, n, source), n, x.data());
           const std::int64_t step = block > 0 ? block : kPiece;
-          for (std::int64_t i = 0; i < n; i += step) factors[static_cast<std::size_t>(i / step)] = scale_at(row, head, d + i);
+          if (c.x == Elem::nvfp4 && a.swizzled_columns == 0 && a.scale_block_stride == 1) {
+            const std::byte* codes = reinterpret_cast<const std::byte*>(a.scales) + row * a.scale_row_stride + head * a.scale_head_stride;
+            k.load(Elem::e4m3, codes + d / block, ceil_div(n, block), factors.data());
+            k.scale(factors.data(), ceil_div(n, block), a.global_scale, nullptr, nullptr);
+          } else {
+            for (std::int64_t i = 0; i < n; i += step) factors.data()[i / step] = scale_at(row, head, d + i);
+          }
           std::byte* out = place(a.out, c.out, row, head, d);
           k.scale_blocks(c.out, x.data(), n, factors.data(), step, dense ? out : packed.data(), stream && dense);
           if (!dense) scatter(packed.data(), out, a.out.dim_stride, out_size, n);

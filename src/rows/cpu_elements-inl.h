@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "cpu/f16-inl.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,34 +26,52 @@ inline constexpr DF df;
 inline constexpr DI di;
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 
-/// Rounds magnitudes (f32 bits without sign) to a float of kExp exponent and kMan mantissa bits, as if exponents had no upper end. Below
-/// the smallest normal value the adder rounds: the sum's last place is the format's smallest subnormal.
+/// Codes of floats of kExp exponent and kMan mantissa bits, sign apart, in the low bits of each lane; bits above are arbitrary. A power of
+/// two whose last place is that of x in the format (at least that of its subnormals) is added, so that the adder rounds and the sum's last
+/// bits are x in those places; the exponent field moved down makes the code of them. The power's own last bits cancel the bias.
 template <int kExp, int kMan>
 HWY_INLINE VI round_magnitude(VI magnitude) {
   constexpr int kBias = (1 << (kExp - 1)) - 1;
   constexpr int kShift = 23 - kMan;
-  const VI min_normal = hn::Set(di, (127 + 1 - kBias) << 23);
-  const VI magic = hn::Set(di, (127 + 24 - kBias - kMan) << 23);
-  const VF shifted = hn::Add(hn::BitCast(df, hn::Min(magnitude, min_normal)), hn::BitCast(df, magic));
-  const VI subnormal = hn::Sub(hn::BitCast(di, shifted), magic);
-  const VI rebiased = hn::Sub(magnitude, hn::Set(di, (127 - kBias) << 23));
-  const VI odd = hn::And(hn::ShiftRight<kShift>(rebiased), hn::Set(di, 1));
-  const VI normal = hn::ShiftRight<kShift>(hn::Add(hn::Add(rebiased, hn::Set(di, (1 << (kShift - 1)) - 1)), odd));
-  return hn::IfThenElse(hn::Lt(magnitude, min_normal), subnormal, normal);
+  constexpr int kLowest = 127 + 1 - kBias;
+  constexpr int kCodes = 1 << (kExp + kMan);
+  constexpr int kCancel = kCodes - ((kLowest + kShift) << kMan) % kCodes;
+  static_assert(kCancel % 2 == 0 && kCancel < (1 << 22));  // even: ties stay ties
+  const VI exponent = hn::Max(hn::And(magnitude, hn::Set(di, 0x7f800000)), hn::Set(di, kLowest << 23));
+  const VI power = hn::Add(exponent, hn::Set(di, (kShift << 23) + kCancel));
+  const VI sum = hn::BitCast(di, hn::Add(hn::BitCast(df, magnitude), hn::BitCast(df, power)));
+  return hn::Add(sum, hn::ShiftRight<kShift>(power));
 }
 
-/// The code in the low bits of each lane: kMax is the largest finite one, kNan what NaN becomes, the sign goes to bit kSign.
-template <int kExp, int kMan, int kMax, int kNan, int kSign>
-HWY_INLINE VI encode_float(VF x) {
-  const VI bits = hn::BitCast(di, x);
-  const VI magnitude = hn::And(bits, hn::Set(di, 0x7fffffff));
-  const VI number = hn::Min(round_magnitude<kExp, kMan>(magnitude), hn::Set(di, kMax));
-  const VI sign = hn::And(hn::ShiftRight<31 - kSign>(bits), hn::Set(di, 1 << kSign));
-  if constexpr (kNan == 0) {
-    return hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(di, 0x7f800001)), hn::Or(number, sign));
-  } else {
-    return hn::Or(hn::IfThenElse(hn::Gt(magnitude, hn::Set(di, 0x7f800000)), hn::Set(di, kNan), number), sign);
-  }
+/// A small float without its sign, as round_magnitude leaves it. kMax: the f32 bits of the largest code's value, kNan: of the value whose
+/// code NaN takes, were it a number.
+template <int kExp, int kMan, int kMax, int kNan>
+HWY_INLINE VI encode_magnitude(VF x) {
+  const VI magnitude = hn::And(hn::BitCast(di, x), hn::Set(di, 0x7fffffff));
+  const VI bounded = hn::Min(magnitude, hn::Set(di, kMax));
+  return round_magnitude<kExp, kMan>(hn::IfThenElse(hn::RebindMask(di, hn::IsNaN(x)), hn::Set(di, kNan), bounded));
+}
+
+/// The code in the low bits of each lane, those above are 0; the sign goes to bit kSign.
+template <int kSign>
+HWY_INLINE VI with_sign(VI magnitude, VF x) {
+  const VI sign = hn::And(hn::ShiftRight<31 - kSign>(hn::BitCast(di, x)), hn::Set(di, 1 << kSign));
+  return hn::Or(hn::And(magnitude, hn::Set(di, (1 << kSign) - 1)), sign);
+}
+
+using DU16 = hn::Repartition<std::uint16_t, DF>;
+using DU8 = hn::Repartition<std::uint8_t, DF>;
+using VU16 = hn::Vec<DU16>;
+using VU8 = hn::Vec<DU8>;
+inline constexpr DU16 du16;
+inline constexpr DU8 du8;
+
+/// with_sign of two vectors in lanes of 16 bits.
+template <int kSign>
+HWY_INLINE VU16 join_with_sign(VI low, VI high, VF x, VF y) {
+  const VU16 code = hn::And(hn::ConcatEven(du16, hn::BitCast(du16, high), hn::BitCast(du16, low)), hn::Set(du16, (1 << kSign) - 1));
+  const VU16 sign = hn::ShiftRight<15 - kSign>(hn::ConcatOdd(du16, hn::BitCast(du16, y), hn::BitCast(du16, x)));
+  return hn::OrAnd(code, sign, hn::Set(du16, 1 << kSign));
 }
 
 struct F32 {
@@ -79,19 +98,23 @@ struct Bf16 : Half<Bf16> {
     const hn::RebindToUnsigned<DF> du;
     return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)))));
   }
-  static HWY_INLINE V16 encode(VF x) {
+  /// The code in the upper half of each lane.
+  static HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> rounded(VF x) {
     const hn::RebindToUnsigned<DF> du;
     const auto bits = hn::BitCast(du, x);
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1U));
-    const auto rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7fffU)), odd));
-    const auto quiet = hn::Or(hn::ShiftRight<16>(bits), hn::Set(du, 0x40U));
-    const auto code = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+    const auto number = hn::Add(hn::Add(bits, hn::Set(du, 0x7fffU)), odd);
+    return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), hn::Or(bits, hn::Set(du, 0x400000U)), number);
+  }
+  static HWY_INLINE V16 encode(VF x) {
+    const auto code = hn::ShiftRight<16>(rounded(x));
 #if HWY_TARGET == HWY_AVX3
     return hn::TruncateTo(hn::Rebind<std::uint16_t, DF>(), code);  // a third of what saturating takes
 #else
     return hn::DemoteTo(hn::Rebind<std::uint16_t, DF>(), hn::BitCast(di, code));
 #endif
   }
+  static HWY_INLINE VU16 join(VF x, VF y) { return hn::ConcatOdd(du16, hn::BitCast(du16, rounded(y)), hn::BitCast(du16, rounded(x))); }
 };
 
 struct F16 : Half<F16> {
@@ -101,15 +124,15 @@ struct F16 : Half<F16> {
   }
   static HWY_INLINE V16 encode(VF x) {
 #if HWY_TARGET == HWY_EMU128
-    const VI code = encode_float<5, 10, 0x7c00, 0x7e00, 15>(x);
-    return hn::DemoteTo(hn::Rebind<std::uint16_t, DF>(), code);
+    return hn::DemoteTo(hn::Rebind<std::uint16_t, DF>(), with_sign<15>(encode_magnitude<5, 10, 0x47800000, 0x47c00000>(x), x));
 #else
     return hn::BitCast(hn::Rebind<std::uint16_t, DF>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, DF>(), x));
 #endif
   }
+  static HWY_INLINE VU16 join(VF x, VF y) { return hn::Combine(du16, encode(y), encode(x)); }
 };
 
-/// A type of 8 bits, from the code in the low byte of each lane.
+/// A type of 8 bits, from the code in the low byte of each lane; `join` has two vectors' codes in lanes of 16 bits.
 template <class Self>
 struct Byte {
   static constexpr int kBytes = 1;
@@ -127,7 +150,9 @@ struct E5m2 : Byte<E5m2> {
     const hn::Rebind<std::uint16_t, DF> d16;
     return cpu::HWY_NAMESPACE::widen_f16(df, hn::ShiftLeft<8>(hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(p)))));
   }
-  static HWY_INLINE VI encode(VF x) { return encode_float<5, 2, 0x7b, 0x7f, 7>(x); }
+  static HWY_INLINE VI magnitude(VF x) { return encode_magnitude<5, 2, 0x47600000, 0x47e00000>(x); }
+  static HWY_INLINE VI encode(VF x) { return with_sign<7>(magnitude(x), x); }
+  static HWY_INLINE VU16 join(VF x, VF y) { return join_with_sign<7>(magnitude(x), magnitude(y), x, y); }
 };
 struct E4m3 : Byte<E4m3> {
   static HWY_INLINE VF load(const std::byte* p) {
@@ -140,7 +165,9 @@ struct E4m3 : Byte<E4m3> {
     const VF nan = hn::Set(df, __builtin_nanf(""));
     return hn::IfThenElse(hn::Gt(hn::Abs(small), hn::Set(df, 1.8F)), nan, hn::Mul(small, hn::Set(df, 256.0F)));
   }
-  static HWY_INLINE VI encode(VF x) { return encode_float<4, 3, 0x7e, 0x7f, 7>(x); }
+  static HWY_INLINE VI magnitude(VF x) { return encode_magnitude<4, 3, 0x43e00000, 0x43f00000>(x); }
+  static HWY_INLINE VI encode(VF x) { return with_sign<7>(magnitude(x), x); }
+  static HWY_INLINE VU16 join(VF x, VF y) { return join_with_sign<7>(magnitude(x), magnitude(y), x, y); }
 };
 struct I8 : Byte<I8> {
   static HWY_INLINE VF load(const std::byte* p) {
@@ -152,9 +179,10 @@ struct I8 : Byte<I8> {
     const VI magnitude = hn::And(bits, hn::Set(di, 0x7fffffff));
     const VF magic = hn::Set(df, 12582912.0F);  // 1.5 * 2^23: its last place is 1
     const VI clamped = hn::Or(hn::Min(magnitude, hn::BitCast(di, hn::Set(df, 127.0F))), hn::And(bits, hn::Set(di, INT32_MIN)));
-    const VI number = hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(df, clamped), magic)), hn::BitCast(di, magic));
+    const VI number = hn::BitCast(di, hn::Add(hn::BitCast(df, clamped), magic));
     return hn::And(hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(di, 0x7f800001)), number), hn::Set(di, 0xff));
   }
+  static HWY_INLINE VU16 join(VF x, VF y) { return hn::ConcatEven(du16, hn::BitCast(du16, encode(y)), hn::BitCast(du16, encode(x))); }
 };
 /// Two codes to a byte, the even element in the low nibble.
 struct E2m1 {
@@ -162,7 +190,21 @@ struct E2m1 {
   using D16 = hn::Simd<std::uint16_t, kLanes / 2, 0>;
   using D8 = hn::Rebind<std::uint8_t, D16>;
   using D8Wide = hn::Simd<std::uint8_t, kLanes, 0>;
-  static HWY_INLINE VI encode(VF x) { return encode_float<2, 1, 0x7, 0, 3>(x); }
+  static HWY_INLINE VF number(VF x) { return hn::IfThenElseZero(hn::Eq(x, x), x); }
+  static HWY_INLINE VI magnitude(VF x) {
+    const VI bits = hn::And(hn::BitCast(di, x), hn::Set(di, 0x7fffffff));
+    return round_magnitude<2, 1>(hn::Min(bits, hn::Set(di, 0x40c00000)));
+  }
+  static HWY_INLINE VI encode(VF x) {
+    const VF y = number(x);
+    return with_sign<3>(magnitude(y), y);
+  }
+  /// Two vectors' bytes in the even lanes of 16 bits; the odd ones are arbitrary.
+  static HWY_INLINE VU16 join(VF x, VF y) {
+    const VF a = number(x), b = number(y);
+    const VI pairs = hn::BitCast(di, join_with_sign<3>(magnitude(a), magnitude(b), a, b));
+    return hn::BitCast(du16, hn::Or(pairs, hn::ShiftRight<12>(pairs)));
+  }
   /// kLanes / 2 bytes.
   static HWY_INLINE VF load(const std::byte* p) {
     const D16 d16;
@@ -198,24 +240,53 @@ HWY_INLINE void store_part(VF x, std::byte* out, std::int64_t i, std::int64_t n)
   __builtin_memcpy(out + i * T::kBytes, rest, static_cast<std::size_t>((n - i) * T::kBytes));
 }
 
-/// Stores two whole vectors. Past the caches only whole lines are fast: two 16-bit vectors are one.
+/// Vectors that store_line stores at once: a line of 64 bytes with the widest vectors, at least two of them.
 template <class T>
-HWY_INLINE void store_two(VF a, VF b, std::byte* out, std::int64_t i, bool stream) {
-  if constexpr (T::kBytes == 2) {
+inline constexpr int kLineVectors = T::kBytes == 4 || T::kBytes == 2 ? 2
+                                    : T::kBytes == 1                 ? 4
+                                                                     : 8;
+template <class T>
+inline constexpr int kLine = kLineVectors<T>* kLanes;
+
+/// While the line of T's codes at element i is stored: asks for as many 16-bit elements of `ahead` (null: nothing), which is read next.
+/// Where rows are gone through twice, memory would be idle the second time.
+template <class T>
+HWY_INLINE void bring_near(const void* ahead, std::int64_t i) {
+  if (ahead == nullptr) return;
+  for (int b = 0; b < 2 * kLine<T>; b += 64) hwy::Prefetch(static_cast<const std::byte*>(ahead) + 2 * i + b);
+}
+
+/// Stores the vectors value(i), value(i + kLanes), .. of whole lines. Past the caches only these are fast.
+template <class T, class F>
+HWY_INLINE void store_line(const F& value, std::byte* out, std::int64_t i, bool stream) {
+  const auto put = [&](auto d, auto v, std::int64_t offset) HWY_ATTR {
+    auto* to = reinterpret_cast<hn::TFromD<decltype(d)>*>(out + offset);
     if (stream) {
-      const hn::Repartition<std::uint16_t, DF> whole;
-      hn::Stream(hn::Combine(whole, T::encode(b), T::encode(a)), whole, reinterpret_cast<std::uint16_t*>(out) + i);
-      return;
+      hn::Stream(v, d, to);
+    } else {
+      hn::StoreU(v, d, to);
     }
-  } else if constexpr (T::kBytes == 4) {
-    if (stream) {
-      T::stream(a, out + i * T::kBytes);
-      T::stream(b, out + (i + kLanes) * T::kBytes);
-      return;
-    }
+  };
+  if constexpr (T::kBytes == 4) {
+    const VF a = value(i), b = value(i + kLanes);
+    put(df, a, 4 * i);
+    put(df, b, 4 * (i + kLanes));
+  } else if constexpr (T::kBytes == 2) {
+    const VF a = value(i), b = value(i + kLanes);
+    put(du16, T::join(a, b), 2 * i);
+  } else if constexpr (T::kBytes == 1) {
+    const VF a = value(i), b = value(i + kLanes), c = value(i + 2 * kLanes), d = value(i + 3 * kLanes);
+    const VU16 low = T::join(a, b), high = T::join(c, d);
+    put(du8, hn::ConcatEven(du8, hn::BitCast(du8, high), hn::BitCast(du8, low)), i);
+  } else {
+    const auto quarter = [&](std::int64_t j) HWY_ATTR {
+      const VF a = value(j), b = value(j + kLanes), c = value(j + 2 * kLanes), d = value(j + 3 * kLanes);
+      const VU16 low = T::join(a, b), high = T::join(c, d);
+      return hn::BitCast(du8, hn::ConcatEven(du16, high, low));
+    };
+    const VU8 low = quarter(i), high = quarter(i + 4 * kLanes);
+    put(du8, hn::ConcatEven(du8, high, low), i / 2);
   }
-  T::store(a, out + i * T::kBytes);
-  T::store(b, out + (i + kLanes) * T::kBytes);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,4 +1,5 @@
-// See cpu_kernels.h. Conversions follow base/numeric.h, code for code; sums run over lanes, so that their last bits depend on the target.
+// See cpu_kernels.h: everything but activations and stores of codes, which have files of their own. Conversions follow base/numeric.h, code
+// for code; sums run over lanes, so that their last bits depend on the target.
 #include "rows/cpu_kernels.h"
 
 #include "cpu/targets.h"
@@ -8,8 +9,6 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
-#include "rows/cpu_activation-inl.h"
-#include "rows/cpu_blocks-inl.h"
 #include "rows/cpu_elements-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -43,7 +42,13 @@ float load_e2m1(const std::byte* source, std::int64_t n, float* out) {
   VF squares = hn::Zero(df);
   for (std::int64_t i = 0; i < n; i += kLanes) {
     alignas(64) std::byte rest[kLanes] = {};
-    const std::int64_t left = n - i < kLanes ? n - i : kLanes;
+    if (i + kLanes <= n) {
+      const VF x = E2m1::load(source + i / 2);
+      squares = hn::MulAdd(x, x, squares);
+      hn::StoreU(x, df, out + i);
+      continue;
+    }
+    const std::int64_t left = n - i;
     __builtin_memcpy(rest, source + i / 2, static_cast<std::size_t>((left + 1) / 2));
     if (left % 2 != 0) rest[left / 2] &= std::byte{0x0f};
     const VF x = E2m1::load(rest);
@@ -117,30 +122,64 @@ HWY_INLINE VF scaled(const float* x, std::int64_t i, VF factor, const float* wei
 }
 
 template <class T, bool kWeight, bool kBias>
-void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream) {
-  const VF f = hn::Set(df, factor);
+void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor, std::byte* out,
+                    bool stream, const void* ahead) {
+  const VF f = hn::Set(df, factor), d = hn::Set(df, divisor);
+  const bool divide = divisor != 1.0F;
+  const auto value = [&](std::int64_t j) HWY_ATTR {
+    const VF y = scaled<kWeight, kBias>(x, j, f, weight, bias);
+    return divide ? hn::Div(y, d) : y;
+  };
   std::int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes)
-    store_two<T>(scaled<kWeight, kBias>(x, i, f, weight, bias), scaled<kWeight, kBias>(x, i + kLanes, f, weight, bias), out, i, stream);
-  for (; i < n; i += kLanes) store_part<T>(scaled<kWeight, kBias>(x, i, f, weight, bias), out, i, n);
+  for (; i + kLine<T> <= n; i += kLine<T>) {
+    bring_near<T>(ahead, i);
+    store_line<T>(value, out, i, stream);
+  }
+  for (; i < n; i += kLanes) store_part<T>(value(i), out, i, n);
 }
 
 template <class T>
-void scale_store_to(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream) {
-  if (weight != nullptr && bias != nullptr) return scale_store_as<T, true, true>(x, n, factor, weight, bias, out, stream);
-  if (weight != nullptr) return scale_store_as<T, true, false>(x, n, factor, weight, bias, out, stream);
-  if (bias != nullptr) return scale_store_as<T, false, true>(x, n, factor, weight, bias, out, stream);
-  return scale_store_as<T, false, false>(x, n, factor, weight, bias, out, stream);
+void scale_store_to(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor, std::byte* out,
+                    bool stream, const void* ahead) {
+  if (weight != nullptr && bias != nullptr) return scale_store_as<T, true, true>(x, n, factor, weight, bias, divisor, out, stream, ahead);
+  if (weight != nullptr) return scale_store_as<T, true, false>(x, n, factor, weight, bias, divisor, out, stream, ahead);
+  if (bias != nullptr) return scale_store_as<T, false, true>(x, n, factor, weight, bias, divisor, out, stream, ahead);
+  return scale_store_as<T, false, false>(x, n, factor, weight, bias, divisor, out, stream, ahead);
 }
 
-void scale_store(Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out, bool stream) {
+void scale_store(Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor, void* out,
+                 bool stream, const void* ahead) {
   auto* o = static_cast<std::byte*>(out);
   stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
   switch (type) {
-    case Elem::f32: return scale_store_to<F32>(x, n, factor, weight, bias, o, stream);
-    case Elem::f16: return scale_store_to<F16>(x, n, factor, weight, bias, o, stream);
-    default: return scale_store_to<Bf16>(x, n, factor, weight, bias, o, stream);
+    case Elem::f32: return scale_store_to<F32>(x, n, factor, weight, bias, divisor, o, stream, ahead);
+    case Elem::f16: return scale_store_to<F16>(x, n, factor, weight, bias, divisor, o, stream, ahead);
+    case Elem::e4m3: return scale_store_to<E4m3>(x, n, factor, weight, bias, divisor, o, stream, ahead);
+    case Elem::e5m2: return scale_store_to<E5m2>(x, n, factor, weight, bias, divisor, o, stream, ahead);
+    case Elem::i8: return scale_store_to<I8>(x, n, factor, weight, bias, divisor, o, stream, ahead);
+    default: return scale_store_to<Bf16>(x, n, factor, weight, bias, divisor, o, stream, ahead);
   }
+}
+
+template <bool kWeight, bool kBias>
+float scale_largest_as(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
+  const VF f = hn::Set(df, factor);
+  VI most = hn::Zero(di);
+  for (std::int64_t i = 0; i < n; i += kLanes) {
+    VF y = scaled<kWeight, kBias>(x, i, f, weight, bias);
+    if (i + kLanes > n) y = hn::IfThenElseZero(hn::FirstN(df, static_cast<std::size_t>(n - i)), y);
+    hn::StoreU(y, df, x + i);
+    const VI magnitude = hn::BitCast(di, hn::Abs(y));
+    most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(di, 0x7f800000)), magnitude));
+  }
+  return hn::GetLane(hn::MaxOfLanes(df, hn::BitCast(df, most)));
+}
+
+float scale_largest(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
+  if (weight != nullptr && bias != nullptr) return scale_largest_as<true, true>(x, n, factor, weight, bias);
+  if (weight != nullptr) return scale_largest_as<true, false>(x, n, factor, weight, bias);
+  if (bias != nullptr) return scale_largest_as<false, true>(x, n, factor, weight, bias);
+  return scale_largest_as<false, false>(x, n, factor, weight, bias);
 }
 
 /// One pass over two rows: the next one is brought in while the one before it is scaled and stored, so that memory is never idle. Without a
@@ -174,13 +213,10 @@ float norm_step_as(const NormStep& s, std::int64_t n) {
     }
     return hn::Mul(hn::Mul(x, f), hn::LoadU(df, s.weight + i));
   };
+  const auto step = [&](std::int64_t i) HWY_ATTR { return value(i, bring(i)); };
   std::int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    const VF a = value(i, bring(i));
-    const VF b = value(i + kLanes, bring(i + kLanes));
-    store_two<T>(a, b, out, i, stream);
-  }
-  for (; i < n; i += kLanes) store_part<T>(value(i, bring(i)), out, i, n);
+  for (; i + kLine<T> <= n; i += kLine<T>) store_line<T>(step, out, i, stream);
+  for (; i < n; i += kLanes) store_part<T>(step(i), out, i, n);
   return hn::GetLane(hn::SumOfLanes(df, squares));
 }
 
@@ -194,7 +230,7 @@ float norm_step(Elem type, const NormStep& step, std::int64_t n) {
 }
 
 void scale(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
-  scale_store_to<F32>(x, n, factor, weight, bias, reinterpret_cast<std::byte*>(x), false);
+  scale_store_to<F32>(x, n, factor, weight, bias, 1.0F, reinterpret_cast<std::byte*>(x), false, nullptr);
 }
 
 void rotate(abi::Rotation rotation, float* x, std::int64_t pairs, const float* cos, const float* sin) {
@@ -220,31 +256,6 @@ void rotate(abi::Rotation rotation, float* x, std::int64_t pairs, const float* c
   }
 }
 
-float largest(const float* x, std::int64_t n) {
-  const auto infinity = hn::Set(di, 0x7f800000);
-  auto most = hn::Zero(di);
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    const VF y = load_part<F32>(reinterpret_cast<const std::byte*>(x), i, n);
-    const auto magnitude = hn::BitCast(di, hn::Abs(y));
-    most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, infinity), magnitude));
-  }
-  return hn::GetLane(hn::MaxOfLanes(df, hn::BitCast(df, most)));
-}
-
-/// Divides where there is something to divide by: x / 1 is x, but NaN payloads and time are saved.
-template <class T>
-void store_as(const float* x, std::int64_t n, float scale, std::byte* out, bool stream) {
-  const VF divisor = hn::Set(df, scale);
-  const bool one = scale == 1.0F;
-  const auto value = [&](std::int64_t i) HWY_ATTR {
-    const VF y = hn::LoadU(df, x + i);
-    return one ? y : hn::Div(y, divisor);
-  };
-  std::int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) store_two<T>(value(i), value(i + kLanes), out, i, stream);
-  for (; i < n; i += kLanes) store_part<T>(value(i), out, i, n);
-}
-
 void pack_bits(const std::uint8_t* bytes, std::int64_t n, bool big, std::uint8_t* out) {
   std::int64_t i = 0;
   // Eight bytes at once: each becomes 0 or 1, and a product gathers the eight bits in its top byte.
@@ -263,38 +274,19 @@ void pack_bits(const std::uint8_t* bytes, std::int64_t n, bool big, std::uint8_t
   out[i / 8] = static_cast<std::uint8_t>(last);
 }
 
-void store(Elem type, const float* x, std::int64_t n, float scale, void* out, bool stream) {
-  auto* o = static_cast<std::byte*>(out);
-  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
-  switch (type) {
-    case Elem::f32: return store_as<F32>(x, n, scale, o, stream);
-    case Elem::f16: return store_as<F16>(x, n, scale, o, stream);
-    case Elem::bf16: return store_as<Bf16>(x, n, scale, o, stream);
-    case Elem::e4m3: return store_as<E4m3>(x, n, scale, o, stream);
-    case Elem::e5m2: return store_as<E5m2>(x, n, scale, o, stream);
-    case Elem::i8: return store_as<I8>(x, n, scale, o, stream);
-    default: return store_e2m1(x, n, scale, static_cast<std::uint8_t*>(out));
-  }
-}
-
 void flush() { hwy::FlushStream(); }
 
-Kernels table() {
-  return {.load = load,
-          .load_sum = load_sum,
-          .activate = activate,
-          .activate_store = activate_store,
-          .centre = centre,
-          .scale = scale,
-          .scale_store = scale_store,
-          .norm_step = norm_step,
-          .rotate = rotate,
-          .largest = largest,
-          .store = store,
-          .store_blocks = store_blocks,
-          .scale_blocks = scale_blocks,
-          .pack_bits = pack_bits,
-          .flush = flush};
+void set_rows(Kernels& k) {
+  k.load = load;
+  k.load_sum = load_sum;
+  k.centre = centre;
+  k.scale = scale;
+  k.scale_largest = scale_largest;
+  k.scale_store = scale_store;
+  k.norm_step = norm_step;
+  k.rotate = rotate;
+  k.pack_bits = pack_bits;
+  k.flush = flush;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -304,17 +296,25 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace girih::rows {
 
-Kernels kernels(CpuTarget target) {
+void fill_rows(CpuTarget target, Kernels& k) {
 #if GIRIH_HAVE_AVX3
-  if (target == CpuTarget::avx3 || target == CpuTarget::avx3_bf16) return N_AVX3::table();
+  if (target == CpuTarget::avx3 || target == CpuTarget::avx3_bf16) return N_AVX3::set_rows(k);
 #endif
 #if GIRIH_HAVE_AVX2
-  if (target == CpuTarget::avx2) return N_AVX2::table();
+  if (target == CpuTarget::avx2) return N_AVX2::set_rows(k);
 #endif
 #if GIRIH_HAVE_NEON
-  if (target == CpuTarget::neon) return N_NEON::table();
+  if (target == CpuTarget::neon) return N_NEON::set_rows(k);
 #endif
-  return N_EMU128::table();
+  N_EMU128::set_rows(k);
+}
+
+Kernels kernels(CpuTarget target) {
+  Kernels k{};
+  fill_rows(target, k);
+  fill_activations(target, k);
+  fill_codes(target, k);
+  return k;
 }
 
 }  // namespace girih::rows

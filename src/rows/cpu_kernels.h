@@ -30,32 +30,33 @@ struct Kernels {
   float (*load)(abi::Elem type, const void* source, std::int64_t n, float* out);
   /// x + residual, also stored as `type` (which may be either source) where `sum` is not null; returns the sum of squares.
   float (*load_sum)(abi::Elem type, const void* x, const void* residual, std::int64_t n, float* out, void* sum);
-  /// An activation of two rows; interleaved: of the even and odd elements of the first.
-  void (*activate)(abi::Elem type, abi::Act act, bool interleaved, const void* gate, const void* up, std::int64_t n, float alpha,
-                   float limit, float* out);
-  /// The same, stored as the sources' type.
-  void (*activate_store)(abi::Elem type, abi::Act act, bool interleaved, const void* gate, const void* up, std::int64_t n, float alpha,
-                         float limit, void* out, bool stream);
+  /// An activation of two rows, stored as `to`: `from` or f32. Interleaved: of the even and odd elements of the first. `stream`: past the
+  /// caches.
+  void (*activate)(abi::Elem from, abi::Elem to, abi::Act act, bool interleaved, const void* gate, const void* up, std::int64_t n,
+                   float alpha, float limit, void* out, bool stream);
   /// Subtracts the mean; returns the sum of squares of what is left.
   float (*centre)(float* x, std::int64_t n);
   /// x * factor * weight + bias; null: 1, 0.
   void (*scale)(float* x, std::int64_t n, float factor, const float* weight, const float* bias);
-  /// The same, stored as f32, f16 or bf16. `stream`: past the caches.
-  void (*scale_store)(abi::Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out,
-                      bool stream);
+  /// The same; returns the largest finite magnitude.
+  float (*scale_largest)(float* x, std::int64_t n, float factor, const float* weight, const float* bias);
+  /// Codes of the same / divisor (not divided by 1), of any type but 4-bit ones.
+  void (*scale_store)(abi::Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor,
+                      void* out, bool stream, const void* ahead);
   /// A plain RMSNorm's step (NormStep), all of one type; returns the next row's sum of squares.
   float (*norm_step)(abi::Elem type, const NormStep& step, std::int64_t n);
   /// Rotates the pairs of x [2 pairs].
   void (*rotate)(abi::Rotation rotation, float* x, std::int64_t pairs, const float* cos, const float* sin);
-  /// The largest finite |x|, 0 where there is none.
-  float (*largest)(const float* x, std::int64_t n);
+  /// The largest finite |x|, 0 where there is none. Here and below `from` is f32, f16 or bf16.
+  float (*largest)(abi::Elem from, const void* x, std::int64_t n);
   /// Codes of x / scale (not divided by 1), dense: any type; 4-bit rows begin at an even element and end with a high nibble of 0.
-  void (*store)(abi::Elem type, const float* x, std::int64_t n, float scale, void* out, bool stream);
+  /// `ahead`, here and below: null, or n elements of 16 bits that are read next, brought near meanwhile.
+  void (*store)(abi::Elem from, abi::Elem type, const void* x, std::int64_t n, float scale, void* out, bool stream, const void* ahead);
   /// Codes of blocks (rows.h: block_of) with scales computed for each; `scales`: dense e8m0 or e4m3 codes, or f32, one a block.
   /// `scratch` has room for n / 16 + 2 kPad numbers.
-  void (*store_blocks)(abi::Elem type, abi::Scaling scaling, const float* x, std::int64_t n, float global, void* out, void* scales,
-                       float* scratch);
-  /// x times the scale of its block, as f32, f16 or bf16. `block`: a multiple of 16.
+  void (*store_blocks)(abi::Elem from, abi::Elem type, abi::Scaling scaling, const void* x, std::int64_t n, float global, void* out,
+                       void* scales, float* scratch, bool stream, const void* ahead);
+  /// x times the scale of its block, as f32, f16 or bf16. `block`: a power of two, at least 16.
   void (*scale_blocks)(abi::Elem type, const float* x, std::int64_t n, const float* scales, std::int64_t block, void* out, bool stream);
   /// Bit i of `out` is bytes[i] != 0, the lowest (or highest) bit of a byte first; n bytes.
   void (*pack_bits)(const std::uint8_t* bytes, std::int64_t n, bool big, std::uint8_t* out);
@@ -64,5 +65,10 @@ struct Kernels {
 };
 
 Kernels kernels(CpuTarget target);
+
+/// Each sets its part of the table.
+void fill_rows(CpuTarget target, Kernels& k);
+void fill_activations(CpuTarget target, Kernels& k);
+void fill_codes(CpuTarget target, Kernels& k);
 
 }  // namespace girih::rows
