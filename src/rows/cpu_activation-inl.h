@@ -158,8 +158,8 @@ HWY_INLINE void activate_vectors(VF (&gate)[kCount], const VF (&up)[kCount], flo
 inline constexpr int kTogether = HWY_TARGET == HWY_EMU128 ? 2 : 4;
 
 /// kCount vectors of operands from element i on, all of which exist where kWhole; interleaved: those of `gate` alternate.
-template <class L, bool kInterleaved, bool kWhole, int kCount>
-HWY_INLINE void load_operands(const std::byte* gate, const std::byte* up, std::int64_t i, std::int64_t n, VF (&g)[kCount],
+template <class L, bool kWhole, int kCount>
+HWY_INLINE void load_operands(bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t i, std::int64_t n, VF (&g)[kCount],
                               VF (&u)[kCount]) {
   const auto vector = [&](const std::byte* from, std::int64_t j, std::int64_t end) HWY_ATTR {
     if constexpr (kWhole) return L::load(from + j * L::kBytes);
@@ -167,7 +167,7 @@ HWY_INLINE void load_operands(const std::byte* gate, const std::byte* up, std::i
   };
   for (int k = 0; k < kCount; ++k) {
     const std::int64_t j = i + k * kLanes;
-    if constexpr (kInterleaved) {
+    if (interleaved) {
       const VF low = vector(gate, 2 * j, 2 * n), high = vector(gate, 2 * j + kLanes, 2 * n);
       g[k] = hn::ConcatEven(df, high, low);
       u[k] = hn::ConcatOdd(df, high, low);
@@ -178,41 +178,48 @@ HWY_INLINE void load_operands(const std::byte* gate, const std::byte* up, std::i
   }
 }
 
-/// Stored as T: the sources' type, or f32.
-template <class L, class T, Act kAct, bool kInterleaved>
-void activate_row(const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit, std::byte* out, bool stream) {
-  std::int64_t i = 0;
-  for (; i + kTogether * kLanes <= n; i += kTogether * kLanes) {
+/// Stored as the sources' type, or f32. One body for whole and last vectors: these files take long enough to compile.
+template <class L, Act kAct>
+void activate_row(bool interleaved, bool as_f32, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit,
+                  std::byte* out, bool stream) {
+  for (std::int64_t i = 0; i < n; i += kTogether * kLanes) {
+    const bool whole = i + kTogether * kLanes <= n;
     VF g[kTogether], u[kTogether];
-    load_operands<L, kInterleaved, true>(gate, up, i, n, g, u);
+    if (whole) {
+      load_operands<L, true>(interleaved, gate, up, i, n, g, u);
+    } else {
+      load_operands<L, false>(interleaved, gate, up, i, n, g, u);
+    }
     activate_vectors<kAct>(g, u, alpha, limit);
-    for (int k = 0; k < kTogether; k += 2)
-      store_line<T>([&](std::int64_t j) HWY_ATTR { return g[(j - i) / kLanes]; }, out, i + k * kLanes, stream);
-  }
-  for (; i < n; i += kLanes) {
-    VF g[1], u[1];
-    load_operands<L, kInterleaved, false>(gate, up, i, n, g, u);
-    activate_vectors<kAct>(g, u, alpha, limit);
-    store_part<T>(g[0], out, i, n);
+    const auto value = [&](std::int64_t j) HWY_ATTR { return g[(j - i) / kLanes]; };
+    for (int k = 0; k < kTogether; ++k) {
+      const std::int64_t j = i + k * kLanes;
+      if (whole && k % 2 == 0) {
+        if (as_f32) {
+          store_line<F32>(value, out, j, stream);
+        } else {
+          store_line<L>(value, out, j, stream);
+        }
+      } else if (!whole && j < n) {
+        if (as_f32) {
+          store_part<F32>(g[k], out, j, n);
+        } else {
+          store_part<L>(g[k], out, j, n);
+        }
+      }
+    }
   }
 }
 
-template <class L, class T, Act kAct>
-void activate_as(bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit, std::byte* out,
-                 bool stream) {
-  if (interleaved) return activate_row<L, T, kAct, true>(gate, up, n, alpha, limit, out, stream);
-  activate_row<L, T, kAct, false>(gate, up, n, alpha, limit, out, stream);
-}
-
-template <class L, class T>
-void activate_of(Act act, bool interleaved, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha, float limit,
-                 std::byte* out, bool stream) {
+template <class L>
+void activate_of(Act act, bool interleaved, bool as_f32, const std::byte* gate, const std::byte* up, std::int64_t n, float alpha,
+                 float limit, std::byte* out, bool stream) {
   switch (act) {
-    case Act::silu: return activate_as<L, T, Act::silu>(interleaved, gate, up, n, alpha, limit, out, stream);
-    case Act::gelu: return activate_as<L, T, Act::gelu>(interleaved, gate, up, n, alpha, limit, out, stream);
-    case Act::gelu_tanh: return activate_as<L, T, Act::gelu_tanh>(interleaved, gate, up, n, alpha, limit, out, stream);
-    case Act::swigluoai: return activate_as<L, T, Act::swigluoai>(interleaved, gate, up, n, alpha, limit, out, stream);
-    default: return activate_as<L, T, Act::multiply>(interleaved, gate, up, n, alpha, limit, out, stream);
+    case Act::silu: return activate_row<L, Act::silu>(interleaved, as_f32, gate, up, n, alpha, limit, out, stream);
+    case Act::gelu: return activate_row<L, Act::gelu>(interleaved, as_f32, gate, up, n, alpha, limit, out, stream);
+    case Act::gelu_tanh: return activate_row<L, Act::gelu_tanh>(interleaved, as_f32, gate, up, n, alpha, limit, out, stream);
+    case Act::swigluoai: return activate_row<L, Act::swigluoai>(interleaved, as_f32, gate, up, n, alpha, limit, out, stream);
+    default: return activate_row<L, Act::multiply>(interleaved, as_f32, gate, up, n, alpha, limit, out, stream);
   }
 }
 
@@ -222,13 +229,12 @@ void activate(Elem type, Elem to, Act act, bool interleaved, const void* gate, c
   const auto* u = static_cast<const std::byte*>(up);
   auto* o = static_cast<std::byte*>(out);
   stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
-  if (type == Elem::f32) return activate_of<F32, F32>(act, interleaved, g, u, n, alpha, limit, o, stream);
-  if (type == Elem::f16) {
-    if (to == Elem::f16) return activate_of<F16, F16>(act, interleaved, g, u, n, alpha, limit, o, stream);
-    return activate_of<F16, F32>(act, interleaved, g, u, n, alpha, limit, o, stream);
+  const bool as_f32 = to == Elem::f32;
+  switch (type) {
+    case Elem::f32: return activate_of<F32>(act, interleaved, as_f32, g, u, n, alpha, limit, o, stream);
+    case Elem::f16: return activate_of<F16>(act, interleaved, as_f32, g, u, n, alpha, limit, o, stream);
+    default: return activate_of<Bf16>(act, interleaved, as_f32, g, u, n, alpha, limit, o, stream);
   }
-  if (to == Elem::bf16) return activate_of<Bf16, Bf16>(act, interleaved, g, u, n, alpha, limit, o, stream);
-  activate_of<Bf16, F32>(act, interleaved, g, u, n, alpha, limit, o, stream);
 }
 
 }  // namespace HWY_NAMESPACE
