@@ -12,10 +12,6 @@
 namespace girih::python {
 namespace {
 
-[[noreturn]] void bad_value(std::string_view name, std::string_view what) {
-  throw nb::value_error(fmt::format("{}: {}", name, what).c_str());
-}
-
 using Pattern = BlockSparse;
 
 /// A read-only NumPy view of a pattern's array; the pattern lives as long as it.

@@ -8,34 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-#include "bind.h"
+#include "names.h"
 
 namespace girih::python {
 namespace {
 
-CpuTarget target_from_name(const std::string& text) {
-  std::string known;
-  for (const CpuTarget target : kCpuTargets) {
-    if (name(target) == text) return target;
-    known += (known.empty() ? "" : ", ") + std::string(name(target));
-  }
-  throw nb::value_error(("target: \"" + text + "\" is unknown; known are " + known).c_str());
-}
-
-JitPolicy policy_from_name(const std::string& text) {
-  for (const JitPolicy policy : {JitPolicy::allow, JitPolicy::deny, JitPolicy::pack_only})
-    if (name(policy) == text) return policy;
-  throw nb::value_error(("jit: \"" + text + "\" is unknown; known are allow, deny, pack_only").c_str());
-}
-
-const char* level_name(LogLevel level) {
-  switch (level) {
-    case LogLevel::debug: return "debug";
-    case LogLevel::info: return "info";
-    default: return "warning";
-  }
-}
+constexpr EnumNames<6> kTargets = {"best", "scalar", "avx2", "avx3", "avx3_bf16", "neon"};
+constexpr EnumNames<3> kPolicies = {"allow", "deny", "pack_only"};
+constexpr EnumNames<3> kLevels = {"debug", "info", "warning"};
 
 LogFn log_to(nb::object callback) {
   if (callback.is_none()) return {};
@@ -47,11 +27,32 @@ LogFn log_to(nb::object callback) {
   });
   return [shared](LogLevel level, std::string_view text) {
     const nb::gil_scoped_acquire gil;
-    (*shared)(level_name(level), nb::str(text.data(), text.size()));
+    (*shared)(name_in(kLevels, level), nb::str(text.data(), text.size()));
   };
 }
 
 }  // namespace
+
+// The module's function is found anew each time: a reference kept here would keep contexts alive past the interpreter's end.
+nb::object context_object(nb::handle given, Device device) {
+  if (!given.is_none()) return nb::borrow(given);
+  static PyObject* module_name = PyUnicode_InternFromString("girih._context");
+  static PyObject* function_name = PyUnicode_InternFromString("default_context");
+  static PyObject* cpu = PyUnicode_InternFromString("cpu");
+  nb::object module = nb::steal(PyImport_GetModule(module_name));
+  if (!module.is_valid()) module = nb::module_::import_("girih._context");
+  const nb::object text = device == Device{} ? nb::borrow(cpu) : nb::object(nb::str(name(device).c_str()));
+  PyObject* arguments[] = {module.ptr(), text.ptr()};
+  PyObject* found = PyObject_VectorcallMethod(function_name, arguments, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  if (found == nullptr) nb::raise_python_error();
+  return nb::steal(found);
+}
+
+const Context& context_of(nb::handle object) {
+  const Context* context = nullptr;
+  if (!nb::try_cast<const Context*>(object, context) || context == nullptr) throw nb::type_error("context: must be a girih.Context");
+  return *context;
+}
 
 void bind_context(nb::module_& m) {
   nb::class_<Context>(
@@ -67,14 +68,14 @@ void bind_context(nb::module_& m) {
             ContextOptions options{.device = device(device_),
                                    .num_workers = num_workers,
                                    .cpus = std::move(cpus),
-                                   .target = target_from_name(target),
+                                   .target = enum_of<CpuTarget>(kTargets, target, "target"),
                                    .log = log_to(std::move(log)),
                                    .jit = {.nvrtc = std::move(nvrtc),
                                            .cache_dir = std::move(cache_dir),
                                            .packs = std::move(packs),
                                            .nvrtc_options = std::move(nvrtc_options),
                                            .max_threads = max_threads}};
-            if (jit) options.jit.policy = policy_from_name(*jit);
+            if (jit) options.jit.policy = enum_of<JitPolicy>(kPolicies, *jit, "jit");
             const nb::gil_scoped_release released;
             new (self) Context(std::move(options));
           },
