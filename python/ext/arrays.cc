@@ -79,7 +79,9 @@ void set_dense_strides(TensorView& view) {
   std::int64_t stride = 1;
   for (int i = view.rank - 1; i >= 0; --i) {
     view.strides[i] = stride;
-    stride *= std::max<std::int64_t>(view.shape[i], 1);
+    // Too large a stride is refused by check_places().
+    if (__builtin_mul_overflow(stride, std::max<std::int64_t>(view.shape[i], 1), &stride))
+      stride = std::numeric_limits<std::int64_t>::max();
   }
 }
 

@@ -70,7 +70,7 @@ nb::typed<nb::tuple, nb::object, nb::typed<nb::list, int>> segment_packbits_(Arr
   std::int64_t total = 0;
   for (std::int64_t i = 0; i + 1 < ends.size() && total < most; ++i) {
     const std::int64_t begin = std::clamp<std::int64_t>(ends[i], 0, most);
-    total += ceil_div(std::max<std::int64_t>(std::min(ends[i + 1], most) - begin, 0), 8);
+    total += ceil_div(std::max<std::int64_t>(std::clamp<std::int64_t>(ends[i + 1], 0, most) - begin, 0), 8);
   }
   total = std::min(total, most);
   const Output result = call.out(out, "out", DType::u8, {total});
