@@ -27,7 +27,11 @@ LogFn log_to(nb::object callback) {
   });
   return [shared](LogLevel level, std::string_view text) {
     const nb::gil_scoped_acquire gil;
-    (*shared)(name_in(kLevels, level), nb::str(text.data(), text.size()));
+    try {
+      (*shared)(name_in(kLevels, level), nb::str(text.data(), text.size()));
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable(*shared);  // what is logged goes on
+    }
   };
 }
 
@@ -87,7 +91,7 @@ void bind_context(nb::module_& m) {
           "num_workers: CPU worker threads including the caller; 0 = the CPUs this process may use.\n"
           "cpus: CPUs that workers are bound to (Linux); worker w to cpus[w % len(cpus)], the caller to none.\n"
           "target: SIMD instruction set: best, scalar, avx2, avx3, avx3_bf16 or neon.\n"
-          "log: called as log(level, text) with level debug, info or warning.\n"
+          "log: called as log(level, text) with level debug, info or warning; what it raises goes to sys.unraisablehook.\n"
           "jit: allow (compile what packs and cache lack), deny (packs and cache only) or pack_only; None: GIRIH_JIT, else allow.\n"
           "nvrtc: NVRTC's file or a directory that holds it; None: searched for.\n"
           "cache_dir: of compiled kernels; \"\" = none on disk; None: ~/.cache/girih.\n"
