@@ -1,26 +1,19 @@
 // activate() for Python; girih/activation.py documents it.
 #include "girih/activation.h"
 
-#include <fmt/format.h>
 #include <nanobind/stl/string_view.h>
 
-#include <array>
-
 #include "call.h"
+#include "names.h"
 
 namespace girih::python {
 namespace {
 
-Activation activation_from_name(std::string_view text) {
-  static constexpr std::array<std::string_view, 5> kActivations = {"silu", "gelu", "gelu_tanh", "swigluoai", "multiply"};
-  for (std::size_t i = 0; i < kActivations.size(); ++i)
-    if (kActivations[i] == text) return static_cast<Activation>(i);
-  throw nb::value_error(fmt::format("activation: \"{}\" is unknown; known are silu, gelu, gelu_tanh, swigluoai, multiply", text).c_str());
-}
+constexpr EnumNames<5> kActivations = {"silu", "gelu", "gelu_tanh", "swigluoai", "multiply"};
 
 nb::object activate_(ArrayLike x, std::string_view activation, nb::object up, bool interleaved, nb::object out, nb::object dtype,
                      const QuantizationLike* quantization, float alpha, float limit, const Context* context, nb::object stream) {
-  const Activation kind = activation_from_name(activation);
+  const Activation kind = enum_of<Activation>(kActivations, activation, "activation");
   Call call(x, "x", context, stream);
   ActivationArgs args{.x = call.first(), .up = call.in(up, "up"), .interleaved = interleaved, .alpha = alpha, .limit = limit};
   TensorView result = args.x;

@@ -4,41 +4,41 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "bind.h"
-#include "exchange.h"
+#include "dlpack_abi.h"
 
 namespace girih::python {
 namespace {
 
-[[noreturn]] void bad_value(std::string_view name, std::string_view what) {
-  throw nb::value_error(fmt::format("{}: {}", name, what).c_str());
-}
-
 /// The Python error that is set, as an exception of the same class that names the argument.
 [[noreturn]] void chain(std::string_view name) {
   nb::python_error error;
-  const std::string text = fmt::format("{}: {}", name, nb::str(error.value()).c_str());
+  std::string text = fmt::format("{}: {}", name, nb::str(error.value()).c_str());
+  text.erase(std::min(text.find("\nException raised from"), text.size()));  // what PyTorch adds: a stack of its own
   nb::raise_from(error, error.type().ptr(), "%s", text.c_str());
   throw nb::python_error();
 }
 
-nb::object attribute(nb::handle object, const char* key) {
-  PyObject* found = PyObject_GetAttrString(object.ptr(), key);
-  if (found == nullptr) PyErr_Clear();
+/// Invalid where there is none; what else goes wrong in looking is the caller's to hear of.
+nb::object found_attribute(PyObject* found) {
+  if (found == nullptr) {
+    if (PyErr_ExceptionMatches(PyExc_AttributeError) == 0) nb::raise_python_error();
+    PyErr_Clear();
+  }
   return nb::steal(found);
 }
 
+nb::object attribute(nb::handle object, const char* key) { return found_attribute(PyObject_GetAttrString(object.ptr(), key)); }
+
 /// The same by an interned name, for what every call of a tensor asks.
-nb::object attribute(nb::handle object, PyObject* key) {
-  PyObject* found = PyObject_GetAttr(object.ptr(), key);
-  if (found == nullptr) PyErr_Clear();
-  return nb::steal(found);
-}
+nb::object attribute(nb::handle object, PyObject* key) { return found_attribute(PyObject_GetAttr(object.ptr(), key)); }
 
 DType dtype_of(dlpack::DataType t, std::string_view name) {
   struct Row {
@@ -46,11 +46,9 @@ DType dtype_of(dlpack::DataType t, std::string_view name) {
     DType dtype;
   };
   static constexpr Row kRows[] = {
-      {dlpack::kFloat, 32, DType::f32},      {dlpack::kFloat, 16, DType::f16},
-      {dlpack::kBfloat, 16, DType::bf16},    {dlpack::kInt, 8, DType::i8},
-      {dlpack::kInt, 32, DType::i32},        {dlpack::kInt, 64, DType::i64},
-      {dlpack::kUint, 8, DType::u8},         {dlpack::kBool, 8, DType::u8},
-      {dlpack::kFloat8E4m3, 8, DType::e4m3}, {dlpack::kFloat8E4m3Fn, 8, DType::e4m3},
+      {dlpack::kFloat, 32, DType::f32},      {dlpack::kFloat, 16, DType::f16},    {dlpack::kBfloat, 16, DType::bf16},
+      {dlpack::kInt, 8, DType::i8},          {dlpack::kInt, 32, DType::i32},      {dlpack::kInt, 64, DType::i64},
+      {dlpack::kUint, 8, DType::u8},         {dlpack::kBool, 8, DType::u8},       {dlpack::kFloat8E4m3Fn, 8, DType::e4m3},
       {dlpack::kFloat8E5m2, 8, DType::e5m2}, {dlpack::kFloat8E8m0, 8, DType::u8},
   };
   if (t.code == dlpack::kFloat4E2m1 && t.bits * t.lanes == 8) return DType::u8;
@@ -72,7 +70,8 @@ Device device_of(std::int32_t type, std::int32_t id, std::string_view name) {
 }
 
 void set_rank(TensorView& view, std::int64_t rank, std::string_view name) {
-  if (rank > TensorView::kMaxRank) bad_value(name, fmt::format("has {} dimensions; at most {} are supported", rank, TensorView::kMaxRank));
+  if (rank < 0 || rank > TensorView::kMaxRank)
+    bad_value(name, fmt::format("has {} dimensions; at most {} are supported", rank, TensorView::kMaxRank));
   view.rank = static_cast<int>(rank);
 }
 
@@ -80,8 +79,33 @@ void set_dense_strides(TensorView& view) {
   std::int64_t stride = 1;
   for (int i = view.rank - 1; i >= 0; --i) {
     view.strides[i] = stride;
-    stride *= std::max<std::int64_t>(view.shape[i], 1);
+    // Too large a stride is refused by check_places().
+    if (__builtin_mul_overflow(stride, std::max<std::int64_t>(view.shape[i], 1), &stride))
+      stride = std::numeric_limits<std::int64_t>::max();
   }
+}
+
+/// Extents, reach and place of elements are such that no operator has to fear an overflow, a null pointer or a split element.
+void check_places(const TensorView& view, std::string_view name) {
+  std::int64_t count = 1;
+  std::int64_t reach = 0;
+  bool overflow = false;
+  const std::int64_t size = bytes(view.dtype, 1);
+  for (int i = 0; i < view.rank; ++i) {
+    const std::int64_t extent = view.shape[i];
+    if (extent < 0) bad_value(name, fmt::format("has an extent of {} in dimension {}; must be >= 0", extent, i));
+    const std::int64_t last = std::max<std::int64_t>(extent - 1, 0);
+    std::int64_t far = 0;
+    overflow |= __builtin_mul_overflow(count, last + 1, &count) || view.strides[i] == std::numeric_limits<std::int64_t>::min() ||
+                __builtin_mul_overflow(last, std::abs(view.strides[i]), &far) || __builtin_add_overflow(reach, far, &reach);
+  }
+  std::int64_t most = 0;
+  if (overflow || __builtin_mul_overflow(std::max(count, reach), 8 * size, &most))
+    bad_value(name, "has extents and strides that go beyond 64 bits; use smaller ones");
+  if (view.numel() == 0) return;
+  if (view.data == nullptr) bad_value(name, "has elements but no memory (a null pointer)");
+  if (reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(size) != 0)
+    bad_value(name, fmt::format("is not aligned to its elements of {} bytes; give a copy", size));
 }
 
 TensorView view_of(const dlpack::Tensor& t, std::string_view name) {
@@ -107,6 +131,17 @@ void refuse_gradient(nb::handle object, std::string_view name) {
   const nb::object torch = nb::steal(PyImport_GetModule(nb::str("torch").ptr()));
   if (!torch.is_valid() || !nb::cast<bool>(torch.attr("is_grad_enabled")())) return;
   bad_value(name, "requires a gradient, which girih does not compute; call it under torch.no_grad(), or give tensor.detach()");
+}
+
+/// The DLPack exchange table of `object`'s class; null where it has none of version 1.
+const dlpack::Exchange* exchange_of(nb::handle object) {
+  static PyObject* key = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+  const nb::object capsule = attribute(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))), key);
+  if (!capsule.is_valid() || !PyCapsule_CheckExact(capsule.ptr())) return nullptr;
+  auto* table = static_cast<const dlpack::Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (table == nullptr) PyErr_Clear();
+  while (table != nullptr && table->version.major != 1) table = table->previous;
+  return table;
 }
 
 bool from_exchange(Array& out, nb::handle object, std::string_view name) {
@@ -213,6 +248,7 @@ bool from_interface(Array& out, nb::handle object, const char* protocol, Device 
   const auto facts = nb::borrow<nb::dict>(found);
   const auto data = nb::cast<std::pair<std::uintptr_t, bool>>(facts["data"]);
   const auto type = nb::cast<std::string>(facts["typestr"]);
+  if (type.empty()) throw nb::cast_error();
   TensorView& view = out.view;
   out.read_only = data.second;
   if (out.read_only && access == Access::write) bad_value(name, "is a read-only array; an output must be writable");
@@ -241,6 +277,7 @@ bool from_interface(Array& out, nb::handle object, const char* protocol, Device 
     set_dense_strides(view);
   } else {
     const std::int64_t size = bytes(view.dtype, 1);
+    if (nb::len(strides) != static_cast<std::size_t>(view.rank)) throw nb::cast_error();
     for (int i = 0; i < view.rank; ++i) {
       const auto byte_stride = nb::cast<std::int64_t>(strides[i]);
       if (byte_stride % size != 0)
@@ -299,28 +336,37 @@ bool from_capsule(Array& out, nb::handle object, std::string_view name, Access a
   return true;
 }
 
+/// A scalar of NumPy: the memory that its `__array_interface__` tells of is gone before it can be read, so that it is copied.
+bool from_scalar(Array& out, nb::handle object, std::string_view name, Access access) {
+  if (ndarray_type() == nullptr) return false;
+  static PyObject* generic = nb::object(nb::module_::import_("numpy").attr("generic")).release().ptr();
+  if (PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(generic)) == 0) return false;
+  if (access == Access::write) bad_value(name, "is a scalar; an output must be an array");
+  const nb::object copied = nb::module_::import_("numpy").attr("asarray")(object);
+  return from_struct(out, copied, name, access) || from_interface(out, copied, "__array_interface__", {}, name, access);
+}
+
 bool from_any(Array& out, nb::handle object, std::string_view name, Access access) {
-  return from_struct(out, object, name, access) || from_exchange(out, object, name) ||
-         from_interface(out, object, "__array_interface__", {}, name, access) ||
-         from_interface(out, object, "__cuda_array_interface__", cuda_device_of(object), name, access) ||
-         from_capsule(out, object, name, access);
+  if (from_struct(out, object, name, access) || from_exchange(out, object, name) || from_scalar(out, object, name, access)) return true;
+  try {
+    return from_interface(out, object, "__array_interface__", {}, name, access) ||
+           from_interface(out, object, "__cuda_array_interface__", cuda_device_of(object), name, access) ||
+           from_capsule(out, object, name, access);
+  } catch (const nb::cast_error&) {
+    throw nb::type_error(fmt::format("{}: its array protocol (`__array_interface__`, `__cuda_array_interface__` or `__dlpack__`) says what "
+                                     "that protocol does not allow",
+                                     name)
+                             .c_str());
+  }
 }
 
 }  // namespace
 
-const dlpack::Exchange* exchange_of(nb::handle object) {
-  static PyObject* key = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
-  const nb::object capsule = attribute(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr()))), key);
-  if (!capsule.is_valid() || !PyCapsule_CheckExact(capsule.ptr())) return nullptr;
-  auto* table = static_cast<const dlpack::Exchange*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-  if (table == nullptr) PyErr_Clear();
-  while (table != nullptr && table->version.major != 1) table = table->previous;
-  return table;
-}
-
 Array array(nb::handle object, std::string_view name, Access access) {
   Array out;
   if (from_any(out, object, name, access)) {
+    out.type = nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
+    check_places(out.view, name);
     // NumPy gives arrays without elements strides of 0, which would read as elements that share memory.
     if (out.view.numel() == 0) set_dense_strides(out.view);
     return out;
@@ -329,6 +375,15 @@ Array array(nb::handle object, std::string_view name, Access access) {
                                    "`__cuda_array_interface__`",
                                    name, nb::repr(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())))).c_str())
                            .c_str());
+}
+
+bool is_dense(const TensorView& t) {
+  std::int64_t stride = 1;
+  for (int i = t.rank - 1; i >= 0; --i) {
+    if (t.shape[i] > 1 && t.strides[i] != stride) return false;
+    stride *= t.shape[i];
+  }
+  return true;
 }
 
 Array optional_array(nb::handle object, std::string_view name, Access access) {
@@ -351,7 +406,8 @@ DType dtype(nb::handle object, std::string_view name) {
   try {
     return dtype_from_name(text);
   } catch (const Error& error) {
-    bad_value(name, error.what());
+    const std::string_view what = error.what();
+    bad_value(name, what.substr(std::min(what.find(' ') + 1, what.size())));  // without the function's own name
   }
 }
 
@@ -369,15 +425,14 @@ Device device(nb::handle object) {
 void* stream(nb::handle given, const Array& array) {
   if (given.is_none()) return array.stream.value_or(nullptr);
   std::uintptr_t handle = 0;
-  if (nb::isinstance<nb::int_>(given)) return reinterpret_cast<void*>(nb::cast<std::uintptr_t>(given));
-  nb::object found = attribute(given, "cuda_stream");
+  nb::object found = PyLong_CheckExact(given.ptr()) != 0 ? nb::borrow(given) : attribute(given, "cuda_stream");
   if (!found.is_valid()) {
     // (version, handle)
     const nb::object protocol = attribute(given, "__cuda_stream__");
     if (protocol.is_valid()) found = nb::borrow(nb::object(PyCallable_Check(protocol.ptr()) != 0 ? protocol() : protocol)[1]);
   }
   if (!found.is_valid() || !nb::try_cast<std::uintptr_t>(found, handle))
-    throw nb::type_error("stream: give an int, or an object with `cuda_stream` or `__cuda_stream__`");
+    throw nb::type_error("stream: give a CUstream as an int (not negative, 64 bits), or an object with `cuda_stream` or `__cuda_stream__`");
   return reinterpret_cast<void*>(handle);
 }
 

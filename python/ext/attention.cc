@@ -7,31 +7,13 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
-#include <array>
 #include <optional>
-#include <span>
 #include <string>
+
+#include "names.h"
 
 namespace girih::python {
 namespace {
-
-constexpr std::array<std::string_view, 5> kGranularities = {"none", "tensor", "head", "token_head", "block"};
-constexpr std::array<std::string_view, 3> kLseKinds = {"none", "natural", "base2"};
-
-template <typename Enum>
-Enum enum_of(std::span<const std::string_view> names, std::string_view text, std::string_view field) {
-  std::string known;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (text == names[i]) return static_cast<Enum>(i);
-    known += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", names[i]);
-  }
-  throw nb::value_error(fmt::format("{}: \"{}\" is unknown; use one of {}", field, text, known).c_str());
-}
-
-template <typename Enum>
-std::string text_of(std::span<const std::string_view> names, Enum value) {
-  return std::string(names[static_cast<std::size_t>(value)]);
-}
 
 std::string spec_text(const AttentionSpec& s) {
   std::string text =
@@ -40,11 +22,11 @@ std::string spec_text(const AttentionSpec& s) {
   if (s.head_dim_rope != 0) text += fmt::format(", head_dim_rope={}", s.head_dim_rope);
   text += fmt::format(", q_dtype=\"{}\", k_dtype=\"{}\", v_dtype=\"{}\", o_dtype=\"{}\"", name(s.q_dtype), name(s.k_dtype), name(s.v_dtype),
                       name(s.o_dtype));
-  if (s.k_scale != ScaleGranularity::none) text += fmt::format(", k_scale=\"{}\"", text_of(kGranularities, s.k_scale));
-  if (s.v_scale != ScaleGranularity::none) text += fmt::format(", v_scale=\"{}\"", text_of(kGranularities, s.v_scale));
+  if (s.k_scale != ScaleGranularity::none) text += fmt::format(", k_scale=\"{}\"", name_in(kGranularities, s.k_scale));
+  if (s.v_scale != ScaleGranularity::none) text += fmt::format(", v_scale=\"{}\"", name_in(kGranularities, s.v_scale));
   if (s.v_is_k) text += ", v_is_k=True";
   if (s.sm_scale != 0) text += fmt::format(", sm_scale={}", s.sm_scale);
-  if (s.lse != LseKind::none) text += fmt::format(", lse=\"{}\"", text_of(kLseKinds, s.lse));
+  if (s.lse != LseKind::none) text += fmt::format(", lse=\"{}\"", name_in(kLseKinds, s.lse));
   if (s.partial_state) text += ", partial_state=True";
   if (s.batch_invariant) text += ", batch_invariant=True";
   if (!s.variant.name.empty()) text += fmt::format(", variant={}", s.variant.name);
@@ -113,11 +95,11 @@ void bind_spec(nb::module_& m) {
       .def_prop_ro("k_dtype", [](const AttentionSpec& s) { return std::string(name(s.k_dtype)); })
       .def_prop_ro("v_dtype", [](const AttentionSpec& s) { return std::string(name(s.v_dtype)); })
       .def_prop_ro("o_dtype", [](const AttentionSpec& s) { return std::string(name(s.o_dtype)); })
-      .def_prop_ro("k_scale", [](const AttentionSpec& s) { return text_of(kGranularities, s.k_scale); })
-      .def_prop_ro("v_scale", [](const AttentionSpec& s) { return text_of(kGranularities, s.v_scale); })
+      .def_prop_ro("k_scale", [](const AttentionSpec& s) { return name_in(kGranularities, s.k_scale); })
+      .def_prop_ro("v_scale", [](const AttentionSpec& s) { return name_in(kGranularities, s.v_scale); })
       .def_ro("v_is_k", &AttentionSpec::v_is_k)
       .def_ro("sm_scale", &AttentionSpec::sm_scale)
-      .def_prop_ro("lse", [](const AttentionSpec& s) { return text_of(kLseKinds, s.lse); })
+      .def_prop_ro("lse", [](const AttentionSpec& s) { return name_in(kLseKinds, s.lse); })
       .def_ro("partial_state", &AttentionSpec::partial_state)
       .def_ro("batch_invariant", &AttentionSpec::batch_invariant)
       .def_ro("variant", &AttentionSpec::variant, nb::sig("def variant(self) -> Variant"))
@@ -244,17 +226,6 @@ void bind_capabilities(nb::module_& m) {
 }
 
 }  // namespace
-
-nb::object context_object(nb::handle given, Device device) {
-  if (!given.is_none()) return nb::borrow(given);
-  return nb::module_::import_("girih._context").attr("default_context")(name(device));
-}
-
-const Context& context_of(nb::handle object) {
-  const Context* context = nullptr;
-  if (!nb::try_cast<const Context*>(object, context) || context == nullptr) throw nb::type_error("context: must be a girih.Context");
-  return *context;
-}
 
 void bind_attention_spec(nb::module_& m) {
   m.def(

@@ -17,10 +17,6 @@ struct PySegment {
   nb::object owner{};
 };
 
-/// The library's default context for `device` where none is given; the object is kept by the caller.
-nb::object context_object(nb::handle given, Device device);
-const Context& context_of(nb::handle object);
-
 void bind_attention_spec(nb::module_& m);
 void bind_kv_store(nb::module_& m);
 void bind_block_sparse(nb::module_& m);

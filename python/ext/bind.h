@@ -15,6 +15,9 @@ namespace girih::python {
 
 namespace nb = nanobind;
 
+/// Throws ValueError("name: what"): all that is wrong with an argument is said so.
+[[noreturn]] void bad_value(std::string_view name, std::string_view what);
+
 void bind_errors(nb::module_& m);
 void bind_context(nb::module_& m);
 void bind_variant(nb::module_& m);
@@ -53,6 +56,7 @@ enum class ArrayLibrary : std::uint8_t { other, numpy };
 struct Array {
   TensorView view{};
   nb::object owner{};             ///< the object, or the capsule that its memory belongs to
+  nb::handle type{};              ///< the object's class, as long as the object lives
   std::optional<void*> stream{};  ///< CUDA: the stream on which its library works now, where that is known
   bool read_only = false;
   ArrayLibrary library = ArrayLibrary::other;
@@ -62,9 +66,11 @@ enum class Access { read, write };
 
 /// The memory behind `object`: a tensor class with a DLPack exchange table (PyTorch from 2.10), a NumPy array (also of ml_dtypes), an
 /// object with `__cuda_array_interface__` or `__dlpack__`. Nothing is copied, nothing is waited for. bool becomes u8, packed fp4 and e8m0
-/// become u8. Throws TypeError for what is none of these and ValueError (naming `name`) for a dtype, rank, byte order or read-only array
-/// that does not fit.
+/// become u8. Throws TypeError for what is none of these and ValueError (naming `name`) for a dtype, rank, byte order, extent, misplaced
+/// element or read-only array that does not fit: what it returns can be read where its extents and strides say.
 Array array(nb::handle object, std::string_view name, Access access = Access::read);
+/// Row-major without gaps.
+bool is_dense(const TensorView& t);
 /// None gives an empty view, which is how the library's functions say "not given".
 Array optional_array(nb::handle object, std::string_view name, Access access = Access::read);
 
@@ -73,6 +79,10 @@ DType dtype(nb::handle object, std::string_view name);
 
 /// "cpu", "cuda", "cuda:1", a torch.device, or None (the CPU).
 Device device(nb::handle object);
+
+/// `given`, or where it is None the calling thread's default context for `device`; the caller keeps the object.
+nb::object context_object(nb::handle given, Device device);
+const Context& context_of(nb::handle object);
 
 /// The stream for a call on `array`'s device: the one given (an int, or an object with `cuda_stream` or `__cuda_stream__`), else the one
 /// that the array's library works on, else the default stream.

@@ -12,10 +12,6 @@
 namespace girih::python {
 namespace {
 
-[[noreturn]] void bad_value(std::string_view name, std::string_view what) {
-  throw nb::value_error(fmt::format("{}: {}", name, what).c_str());
-}
-
 using Pattern = BlockSparse;
 
 /// A read-only NumPy view of a pattern's array; the pattern lives as long as it.
@@ -90,6 +86,7 @@ void bind_block_sparse(nb::module_& m) {
          nb::handle indices, int num_heads) {
         const IndexArray row_begin(indptr, "indptr", 2);
         const IndexArray columns(indices, "indices", 2);
+        const nb::gil_scoped_release released;
         return block_sparse(num_rows, num_cols, block_rows, block_cols, row_begin.view(), columns.view(), num_heads);
       },
       nb::arg("num_rows"), nb::arg("num_cols"), nb::arg("block_rows"), nb::arg("block_cols"), nb::arg("indptr"), nb::arg("indices"),
@@ -104,7 +101,9 @@ void bind_block_sparse(nb::module_& m) {
       [](nb::handle row_sizes, nb::handle col_sizes, nb::handle block_mask, int num_heads) {
         const IndexArray rows(row_sizes, "row_sizes", 2);
         const IndexArray columns(col_sizes, "col_sizes", 2);
-        return variable_block_sparse(rows.view(), columns.view(), mask_bytes(block_mask), num_heads);
+        const std::vector<std::uint8_t> mask = mask_bytes(block_mask);
+        const nb::gil_scoped_release released;
+        return variable_block_sparse(rows.view(), columns.view(), mask, num_heads);
       },
       nb::arg("row_sizes"), nb::arg("col_sizes"), nb::arg("block_mask"), nb::kw_only(), nb::arg("num_heads") = 1,
       nb::sig("def variable_block_sparse(row_sizes: girih._typing.IndicesLike, col_sizes: girih._typing.IndicesLike, "

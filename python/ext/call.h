@@ -13,16 +13,9 @@
 #include "girih/error.h"
 #include "girih/quantize.h"
 #include "girih/sampling.h"
+#include "outputs.h"
 
 namespace girih::python {
-
-using Shape = std::initializer_list<std::int64_t>;
-
-/// An array that a call returns: the caller's, or one that was made for it.
-struct Output {
-  TensorView view{};
-  nb::object object = nb::none();
-};
 
 /// Several results, as type checkers see them.
 using Two = nb::typed<nb::tuple, nb::object, nb::object>;
@@ -40,10 +33,6 @@ struct QuantizationLike {
   float global_scale = 1.0F;
   bool swizzled = false;
 };
-QuantScale scale_from_name(std::string_view text);
-
-/// What arrays are made of: the library's types, and two that it takes as bytes.
-enum class Element : std::uint8_t { f32, f16, bf16, e4m3, e5m2, i8, i32, i64, u8, boolean, e8m0 };
 
 class Call {
  public:
@@ -101,11 +90,10 @@ class Call {
 
  private:
   [[noreturn]] static void rethrow(const Error& error, Names names);
-  Output make(std::string_view name, Element element, std::span<const std::int64_t> shape);
 
   Array first_;
+  nb::object context_object_;
   const Context* context_;
-  nb::object default_context_{};
   void* stream_;
   std::vector<nb::object> kept_{};
 };

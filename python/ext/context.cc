@@ -8,34 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-#include "bind.h"
+#include "names.h"
 
 namespace girih::python {
 namespace {
 
-CpuTarget target_from_name(const std::string& text) {
-  std::string known;
-  for (const CpuTarget target : kCpuTargets) {
-    if (name(target) == text) return target;
-    known += (known.empty() ? "" : ", ") + std::string(name(target));
-  }
-  throw nb::value_error(("target: \"" + text + "\" is unknown; known are " + known).c_str());
-}
-
-JitPolicy policy_from_name(const std::string& text) {
-  for (const JitPolicy policy : {JitPolicy::allow, JitPolicy::deny, JitPolicy::pack_only})
-    if (name(policy) == text) return policy;
-  throw nb::value_error(("jit: \"" + text + "\" is unknown; known are allow, deny, pack_only").c_str());
-}
-
-const char* level_name(LogLevel level) {
-  switch (level) {
-    case LogLevel::debug: return "debug";
-    case LogLevel::info: return "info";
-    default: return "warning";
-  }
-}
+constexpr EnumNames<6> kTargets = {"best", "scalar", "avx2", "avx3", "avx3_bf16", "neon"};
+constexpr EnumNames<3> kPolicies = {"allow", "deny", "pack_only"};
+constexpr EnumNames<3> kLevels = {"debug", "info", "warning"};
 
 LogFn log_to(nb::object callback) {
   if (callback.is_none()) return {};
@@ -47,11 +27,36 @@ LogFn log_to(nb::object callback) {
   });
   return [shared](LogLevel level, std::string_view text) {
     const nb::gil_scoped_acquire gil;
-    (*shared)(level_name(level), nb::str(text.data(), text.size()));
+    try {
+      (*shared)(name_in(kLevels, level), nb::str(text.data(), text.size()));
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable(*shared);  // what is logged goes on
+    }
   };
 }
 
 }  // namespace
+
+// The module's function is found anew each time: a reference kept here would keep contexts alive past the interpreter's end.
+nb::object context_object(nb::handle given, Device device) {
+  if (!given.is_none()) return nb::borrow(given);
+  static PyObject* module_name = PyUnicode_InternFromString("girih._context");
+  static PyObject* function_name = PyUnicode_InternFromString("default_context");
+  static PyObject* cpu = PyUnicode_InternFromString("cpu");
+  nb::object module = nb::steal(PyImport_GetModule(module_name));
+  if (!module.is_valid()) module = nb::module_::import_("girih._context");
+  const nb::object text = device == Device{} ? nb::borrow(cpu) : nb::object(nb::str(name(device).c_str()));
+  PyObject* arguments[] = {module.ptr(), text.ptr()};
+  PyObject* found = PyObject_VectorcallMethod(function_name, arguments, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+  if (found == nullptr) nb::raise_python_error();
+  return nb::steal(found);
+}
+
+const Context& context_of(nb::handle object) {
+  const Context* context = nullptr;
+  if (!nb::try_cast<const Context*>(object, context) || context == nullptr) throw nb::type_error("context: must be a girih.Context");
+  return *context;
+}
 
 void bind_context(nb::module_& m) {
   nb::class_<Context>(
@@ -67,14 +72,14 @@ void bind_context(nb::module_& m) {
             ContextOptions options{.device = device(device_),
                                    .num_workers = num_workers,
                                    .cpus = std::move(cpus),
-                                   .target = target_from_name(target),
+                                   .target = enum_of<CpuTarget>(kTargets, target, "target"),
                                    .log = log_to(std::move(log)),
                                    .jit = {.nvrtc = std::move(nvrtc),
                                            .cache_dir = std::move(cache_dir),
                                            .packs = std::move(packs),
                                            .nvrtc_options = std::move(nvrtc_options),
                                            .max_threads = max_threads}};
-            if (jit) options.jit.policy = policy_from_name(*jit);
+            if (jit) options.jit.policy = enum_of<JitPolicy>(kPolicies, *jit, "jit");
             const nb::gil_scoped_release released;
             new (self) Context(std::move(options));
           },
@@ -86,7 +91,7 @@ void bind_context(nb::module_& m) {
           "num_workers: CPU worker threads including the caller; 0 = the CPUs this process may use.\n"
           "cpus: CPUs that workers are bound to (Linux); worker w to cpus[w % len(cpus)], the caller to none.\n"
           "target: SIMD instruction set: best, scalar, avx2, avx3, avx3_bf16 or neon.\n"
-          "log: called as log(level, text) with level debug, info or warning.\n"
+          "log: called as log(level, text) with level debug, info or warning; what it raises goes to sys.unraisablehook.\n"
           "jit: allow (compile what packs and cache lack), deny (packs and cache only) or pack_only; None: GIRIH_JIT, else allow.\n"
           "nvrtc: NVRTC's file or a directory that holds it; None: searched for.\n"
           "cache_dir: of compiled kernels; \"\" = none on disk; None: ~/.cache/girih.\n"

@@ -1,4 +1,6 @@
-// girih::Error as Python exceptions of the class that says the same.
+// girih::Error as Python exceptions of the class that says the same, and errors that name an argument.
+#include <fmt/format.h>
+
 #include <new>
 
 #include "bind.h"
@@ -18,6 +20,8 @@ PyObject* class_of(Code code) {
 }
 
 }  // namespace
+
+void bad_value(std::string_view name, std::string_view what) { throw nb::value_error(fmt::format("{}: {}", name, what).c_str()); }
 
 void bind_errors(nb::module_&) {
   nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {

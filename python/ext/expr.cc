@@ -179,7 +179,11 @@ ParamValue scalar_value(nb::handle value, const variant::ParamInfo& info, const 
   ParamValue result;
   if (info.dtype != DType::i64) {
     result.number = PyFloat_AsDouble(number.ptr());
-    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    if (PyErr_Occurred() != nullptr) {
+      if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) throw nb::python_error();
+      PyErr_Clear();
+      throw nb::value_error((what + " is an integer beyond the range of numbers").c_str());
+    }
   } else if (!nb::isinstance<nb::int_>(number) || !nb::try_cast<std::int64_t>(number, result.integer)) {
     throw nb::type_error(
         fmt::format("{} is {}; the variant declares an integer: give an int of 64 bits", what, nb::str(number).c_str()).c_str());

@@ -8,22 +8,9 @@
 namespace girih::python {
 namespace {
 
-[[noreturn]] void bad_value(std::string_view name, std::string_view what) {
-  throw nb::value_error(fmt::format("{}: {}", name, what).c_str());
-}
-
 /// Lists, tuples, ranges: what is a sequence and no array.
 bool is_plain_sequence(nb::handle object) {
   return PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()) || PyRange_Check(object.ptr());
-}
-
-bool is_dense(const TensorView& t) {
-  std::int64_t stride = 1;
-  for (int i = t.rank - 1; i >= 0; --i) {
-    if (t.shape[i] > 1 && t.strides[i] != stride) return false;
-    stride *= t.shape[i];
-  }
-  return true;
 }
 
 std::int64_t load(const TensorView& t, std::int64_t at) {

@@ -6,20 +6,13 @@
 
 #include <string>
 
+#include "names.h"
+
 namespace girih::python {
 namespace {
 
-[[noreturn]] void bad_value(std::string_view name, std::string_view what) {
-  throw nb::value_error(fmt::format("{}: {}", name, what).c_str());
-}
-
 bool fits_dim(const PlaneDims& dims, const KvPlane& plane, std::int64_t dim) {
   return bits(plane.dtype) == 4 ? dims.dim == dim + dim % 2 : dims.dim == dim;
-}
-
-std::string granularity_text(ScaleGranularity g) {
-  constexpr const char* kNames[] = {"none", "tensor", "head", "token_head", "block"};
-  return kNames[static_cast<std::size_t>(g)];
 }
 
 }  // namespace
@@ -153,10 +146,11 @@ void bind_kv_store(nb::module_& m) {
       .def_prop_ro("k_dtype", [](const Store& s) { return std::string(name(s.store.k.dtype)); })
       .def_prop_ro("v_dtype", [](const Store& s) { return std::string(name(s.v.given ? s.store.v.dtype : s.store.k.dtype)); })
       .def_prop_ro(
-          "k_scale", [](const Store& s) { return granularity_text(s.store.k.scales.granularity); },
+          "k_scale", [](const Store& s) { return name_in(kGranularities, s.store.k.scales.granularity); },
           "none, tensor, head, token_head or block: what AttentionSpec(k_scale=...) says")
-      .def_prop_ro("v_scale",
-                   [](const Store& s) { return granularity_text(s.v.given ? s.store.v.scales.granularity : s.store.k.scales.granularity); })
+      .def_prop_ro(
+          "v_scale",
+          [](const Store& s) { return name_in(kGranularities, s.v.given ? s.store.v.scales.granularity : s.store.k.scales.granularity); })
       .def_prop_ro("device", [](const Store& s) { return name(s.device); })
       .def("__repr__", [](const Store& s) {
         return fmt::format("KvStore({}, {} {}, {} heads, k {} x {}, v {} x {}, {})",

@@ -5,37 +5,31 @@
 #include <utility>
 
 #include "attention.h"
-#include "exchange.h"
 #include "girih/attention.h"
+#include "outputs.h"
 
 namespace girih::python {
 namespace {
 
-[[noreturn]] void bad_value(std::string_view name, std::string_view what) {
-  throw nb::value_error(fmt::format("{}: {}", name, what).c_str());
-}
-
 /// What all three functions share: where they work, and (v, s) of the given shape, `v` of the first input's type.
 struct Merge {
   Merge(nb::handle first, std::string_view name, nb::handle context_, nb::handle stream_)
-      : like(first),
-        array(python::array(first, name)),
+      : array(python::array(first, name)),
         context_object(python::context_object(context_, array.view.device)),
         context(context_of(context_object)),
         on(stream(stream_, array)) {}
 
   void outputs(nb::handle v_out, nb::handle s_out, std::int64_t rows, std::int64_t heads, std::int64_t dim) {
-    v = output(v_out, like, array, array.view.dtype, {rows, heads, dim}, "v_out");
-    s = output(s_out, like, array, DType::f32, {rows, heads}, "s_out");
+    v = output(v_out, array, array.view.dtype, {rows, heads, dim}, "v_out");
+    s = output(s_out, array, DType::f32, {rows, heads}, "s_out");
   }
   nb::object result() { return nb::make_tuple(std::move(v.object), std::move(s.object)); }
 
-  nb::handle like;
   Array array;
   nb::object context_object;
   const Context& context;
   void* on;
-  Made v{}, s{};
+  Output v{}, s{};
 };
 
 void check_rank(const TensorView& t, std::string_view name, int rank, std::string_view dims) {
@@ -53,7 +47,7 @@ nb::object merge_two(nb::handle v_a, nb::handle s_a, nb::handle v_b, nb::handle 
   m.outputs(v_out, s_out, v.shape[0], v.shape[1], v.shape[2]);
   {
     const nb::gil_scoped_release released;
-    merge_state(m.context, v, sa.view, vb.view, sb.view, m.v.array.view, m.s.array.view, base2, m.on);
+    merge_state(m.context, v, sa.view, vb.view, sb.view, m.v.view, m.s.view, base2, m.on);
   }
   return m.result();
 }
@@ -66,7 +60,7 @@ nb::object merge_many(nb::handle v_, nb::handle s_, bool base2, nb::handle v_out
   m.outputs(v_out, s_out, v.shape[0], v.shape[2], v.shape[3]);
   {
     const nb::gil_scoped_release released;
-    merge_states(m.context, v, s.view, m.v.array.view, m.s.array.view, base2, m.on);
+    merge_states(m.context, v, s.view, m.v.view, m.s.view, base2, m.on);
   }
   return m.result();
 }
@@ -82,7 +76,7 @@ nb::object merge_varlen(nb::handle v_, nb::handle s_, nb::handle indptr_, bool b
   m.outputs(v_out, s_out, indptr.view().size() - 1, v.shape[1], v.shape[2]);
   {
     const nb::gil_scoped_release released;
-    merge_states_varlen(m.context, v, s.view, indptr.view(), m.v.array.view, m.s.array.view, base2, m.on);
+    merge_states_varlen(m.context, v, s.view, indptr.view(), m.v.view, m.s.view, base2, m.on);
   }
   return m.result();
 }

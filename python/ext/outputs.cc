@@ -1,126 +1,156 @@
-// Outputs that the caller did not give, made by the library that the inputs come from. PyTorch's on the CPU go through its exchange table,
-// without a look-up in Python. On CUDA they do not: the table's tensors have foreign storage, which torch's record_stream() passes over,
-// so that their memory could be reused under work on another stream.
+// See outputs.h. Allocation goes through the array library's own functions (tensor.new_empty, numpy.empty) rather than the faster DLPack
+// allocator, whose tensors have foreign storage: PyTorch's record_stream() passes over such, and a result that is used on another stream
+// could be reused too early; nor can they be resized.
+#include "outputs.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
-
-#include "exchange.h"
+#include <array>
+#include <memory>
+#include <utility>
 
 namespace girih::python {
 namespace {
 
-dlpack::DataType dlpack_type(DType t) {
-  const auto bits = static_cast<std::uint8_t>(girih::bits(t));
-  switch (t) {
-    case DType::bf16: return {dlpack::kBfloat, bits, 1};
-    case DType::e4m3: return {dlpack::kFloat8E4m3Fn, bits, 1};
-    case DType::e5m2: return {dlpack::kFloat8E5m2, bits, 1};
-    case DType::i8:
-    case DType::i32:
-    case DType::i64: return {dlpack::kInt, bits, 1};
-    case DType::f32:
-    case DType::f16: return {dlpack::kFloat, bits, 1};
-    default: return {dlpack::kUint, 8, 1};
+struct ElementNames {
+  const char* numpy;
+  const char* torch;
+};
+constexpr std::array<ElementNames, 11> kElements = {{{"float32", "float32"},
+                                                     {"float16", "float16"},
+                                                     {"bfloat16", "bfloat16"},
+                                                     {"float8_e4m3fn", "float8_e4m3fn"},
+                                                     {"float8_e5m2", "float8_e5m2"},
+                                                     {"int8", "int8"},
+                                                     {"int32", "int32"},
+                                                     {"int64", "int64"},
+                                                     {"uint8", "uint8"},
+                                                     {"bool_", "bool"},
+                                                     {"float8_e8m0fnu", "float8_e8m0fnu"}}};
+
+/// A library's objects that calls need, looked up once; kept until the process ends, as modules are.
+struct Library {
+  std::array<PyObject*, kElements.size()> dtypes{};
+  PyObject* empty = nullptr;
+  PyObject* empty_like = nullptr;
+};
+
+nb::object find(const nb::object& module, const char* key) {
+  PyObject* found = PyObject_GetAttrString(module.ptr(), key);
+  if (found == nullptr) PyErr_Clear();
+  return nb::steal(found);
+}
+
+/// float8 and bfloat16 of NumPy arrays are ml_dtypes'; without it 8-bit codes are uint8.
+const Library& numpy() {
+  static Library* library = nullptr;
+  if (library != nullptr) return *library;
+  auto made = std::make_unique<Library>();
+  const nb::object module = nb::module_::import_("numpy");
+  PyObject* imported = PyImport_ImportModule("ml_dtypes");
+  if (imported == nullptr) PyErr_Clear();
+  const nb::object extension = nb::steal(imported);
+  for (std::size_t i = 0; i < kElements.size(); ++i) {
+    nb::object found = find(module, kElements[i].numpy);
+    if (!found.is_valid() && extension.is_valid()) found = find(extension, kElements[i].numpy);
+    const auto element = static_cast<Element>(i);
+    if (!found.is_valid() && element != Element::bf16) found = module.attr("uint8");
+    if (found.is_valid()) made->dtypes[i] = module.attr("dtype")(found).release().ptr();
   }
+  made->empty = nb::object(module.attr("empty")).release().ptr();
+  library = made.release();
+  return *library;
 }
 
-const char* numpy_name(DType t) {
-  switch (t) {
-    case DType::f32: return "float32";
-    case DType::f16: return "float16";
-    case DType::bf16: return "bfloat16";
-    case DType::e4m3: return "float8_e4m3fn";
-    case DType::e5m2: return "float8_e5m2";
-    case DType::i8: return "int8";
-    case DType::i32: return "int32";
-    case DType::i64: return "int64";
-    default: return "uint8";
+const Library& torch() {
+  static Library* library = nullptr;
+  if (library != nullptr) return *library;
+  auto made = std::make_unique<Library>();
+  const nb::object module = nb::module_::import_("torch");
+  for (std::size_t i = 0; i < kElements.size(); ++i) {
+    nb::object found = find(module, kElements[i].torch);
+    if (!found.is_valid()) found = module.attr("uint8");
+    made->dtypes[i] = found.release().ptr();
   }
+  made->empty_like = nb::object(module.attr("empty_like")).release().ptr();
+  library = made.release();
+  return *library;
 }
 
-void set_error(void* context, const char* kind, const char* text) {
-  auto* into = static_cast<std::string*>(context);
-  *into = fmt::format("{}: {}", kind, text);
+nb::object tuple_of(std::span<const std::int64_t> shape) {
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(shape.size()));
+  if (tuple == nullptr) nb::raise_python_error();
+  for (std::size_t i = 0; i < shape.size(); ++i) PyTuple_SetItem(tuple, static_cast<Py_ssize_t>(i), PyLong_FromLongLong(shape[i]));
+  return nb::steal(tuple);
 }
 
-Array from_table(const dlpack::Exchange& table, const Array& like, DType dtype, std::initializer_list<std::int64_t> shape,
-                 std::string_view name) {
-  std::array<std::int64_t, TensorView::kMaxRank> extents{};
-  std::copy(shape.begin(), shape.end(), extents.begin());
-  dlpack::Tensor prototype{};
-  const Device where = like.view.device;
-  prototype.device_type = where.kind == DeviceKind::cuda ? dlpack::kCuda : dlpack::kCpu;
-  prototype.device_id = where.index;
-  prototype.ndim = static_cast<std::int32_t>(shape.size());
-  prototype.dtype = dlpack_type(dtype);
-  prototype.shape = extents.data();
-  std::string error;
-  dlpack::ManagedVersioned* made = nullptr;
-  if (table.allocate(&prototype, &made, &error, set_error) != 0) {
-    PyErr_Clear();
-    PyErr_SetString(PyExc_MemoryError, fmt::format("{} cannot be allocated: {}", name, error).c_str());
-    throw nb::python_error();
-  }
-  Array out;
-  out.view = TensorView(static_cast<std::byte*>(made->tensor.data) + (made->tensor.data == nullptr ? 0 : made->tensor.byte_offset), dtype,
-                        shape, where);
-  out.stream = like.stream;
-  void* object = nullptr;
-  if (table.object_from_managed(made, &object) != 0) throw nb::python_error();
-  out.owner = nb::steal(static_cast<PyObject*>(object));
-  return out;
+nb::object call(PyObject* function, std::initializer_list<PyObject*> arguments) {
+  PyObject* made = PyObject_Vectorcall(function, arguments.begin(), arguments.size(), nullptr);
+  if (made == nullptr) nb::raise_python_error();
+  return nb::steal(made);
 }
 
-/// tensor.new_empty(shape, dtype=...).
-Array from_tensor(nb::handle like, DType dtype, std::initializer_list<std::int64_t> shape, std::string_view name) {
+bool has_new_empty(PyObject* object) {
+  static PyObject* key = PyUnicode_InternFromString("new_empty");
+  return object != nullptr && PyObject_HasAttr(object, key) != 0;
+}
+
+bool alike(const TensorView& like, Element element, std::span<const std::int64_t> shape) {
+  return element != Element::boolean && element == element_of(like.dtype) && like.dtype != DType::u8 && is_dense(like) &&
+         std::ranges::equal(shape, std::span(like.shape).first(static_cast<std::size_t>(like.rank)));
+}
+
+nb::object new_tensor(const Array& like, Element element, std::span<const std::int64_t> shape) {
+  const Library& library = torch();
+  PyObject* owner = like.owner.ptr();
+  if (alike(like.view, element, shape)) return call(library.empty_like, {owner});
   static PyObject* method = PyUnicode_InternFromString("new_empty");
   static PyObject* keywords = nb::make_tuple("dtype").release().ptr();
-  const nb::object type = nb::module_::import_("torch").attr(numpy_name(dtype));
-  nb::list extents;
-  for (const std::int64_t extent : shape) extents.append(extent);
-  PyObject* arguments[] = {like.ptr(), extents.ptr(), type.ptr()};
-  const nb::object made = nb::steal(PyObject_VectorcallMethod(method, arguments, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords));
-  if (!made.is_valid()) throw nb::python_error();
-  return array(made, name, Access::write);
-}
-
-Array from_numpy(nb::handle like, const Array& like_array, DType dtype, std::initializer_list<std::int64_t> shape, std::string_view name) {
-  const nb::module_ numpy = nb::module_::import_("numpy");
-  nb::object type;
-  if (dtype == like_array.view.dtype) {
-    type = like.attr("dtype");
-  } else if (dtype == DType::bf16 || dtype == DType::e4m3 || dtype == DType::e5m2) {
-    type = nb::module_::import_("ml_dtypes").attr(numpy_name(dtype));
-  } else {
-    type = numpy.attr(numpy_name(dtype));
-  }
-  nb::list extents;
-  for (const std::int64_t extent : shape) extents.append(extent);
-  return array(numpy.attr("empty")(nb::tuple(extents), type), name, Access::write);
+  const nb::object size = tuple_of(shape);
+  PyObject* arguments[] = {owner, size.ptr(), library.dtypes[static_cast<std::size_t>(element)]};
+  PyObject* result = PyObject_VectorcallMethod(method, arguments, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords);
+  if (result == nullptr) nb::raise_python_error();
+  return nb::steal(result);
 }
 
 }  // namespace
 
-Array empty_like(nb::handle like, const Array& like_array, DType dtype, std::initializer_list<std::int64_t> shape, std::string_view name) {
-  const dlpack::Exchange* table = exchange_of(like);
-  if (table != nullptr && like_array.view.device.kind == DeviceKind::cuda && nb::hasattr(like, "new_empty"))
-    return from_tensor(like, dtype, shape, name);
-  if (table != nullptr && table->allocate != nullptr && table->object_from_managed != nullptr)
-    return from_table(*table, like_array, dtype, shape, name);
-  if (nb::hasattr(like, "__array_interface__")) return from_numpy(like, like_array, dtype, shape, name);
-  throw nb::value_error(fmt::format("{}: must be given, since {} arrays cannot be allocated here (torch.Tensor and numpy.ndarray can)",
-                                    name, nb::str(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(like.ptr()))).attr("__name__")).c_str())
-                            .c_str());
+Element element_of(DType t) {
+  switch (t) {
+    case DType::f32: return Element::f32;
+    case DType::f16: return Element::f16;
+    case DType::bf16: return Element::bf16;
+    case DType::e4m3: return Element::e4m3;
+    case DType::e5m2: return Element::e5m2;
+    case DType::i8: return Element::i8;
+    case DType::i32: return Element::i32;
+    case DType::i64: return Element::i64;
+    default: return Element::u8;
+  }
 }
 
-Made output(nb::handle out, nb::handle like, const Array& like_array, DType dtype, std::initializer_list<std::int64_t> shape,
-            std::string_view name) {
-  Made made;
-  made.array = out.is_none() ? empty_like(like, like_array, dtype, shape, name) : array(out, name, Access::write);
-  made.object = out.is_none() ? made.array.owner : nb::borrow(out);
+Output new_array(const Array& like, Element element, std::span<const std::int64_t> shape, std::string_view name) {
+  Output made;
+  if (like.library == ArrayLibrary::numpy) {
+    const Library& library = numpy();
+    PyObject* type = library.dtypes[static_cast<std::size_t>(element)];
+    if (type == nullptr) bad_value(name, fmt::format("NumPy has no bfloat16; install ml_dtypes, or give {}", name));
+    made.object = call(library.empty, {tuple_of(shape).ptr(), type});
+  } else if (has_new_empty(like.owner.ptr())) {
+    made.object = new_tensor(like, element, shape);
+  } else {
+    bad_value(name, fmt::format("must be given, since {} arrays cannot be made here (torch.Tensor and numpy.ndarray can)",
+                                nb::str(like.type.attr("__name__")).c_str()));
+  }
+  made.view = array(made.object, name, Access::write).view;
   return made;
+}
+
+Output output(nb::handle given, const Array& like, DType dtype, Shape shape, std::string_view name) {
+  if (given.is_none()) return new_array(like, dtype, shape, name);
+  Array found = array(given, name, Access::write);
+  return {found.view, nb::borrow(given), std::move(found.owner)};
 }
 
 }  // namespace girih::python

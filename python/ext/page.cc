@@ -4,36 +4,30 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "attention.h"
-#include "exchange.h"
+#include "outputs.h"
 #include "plan.h"
 
 namespace girih::python {
 namespace {
 
-[[noreturn]] void bad_value(std::string_view name, std::string_view what) {
-  throw nb::value_error(fmt::format("{}: {}", name, what).c_str());
-}
-
 /// An int64 or int32 array for the caller: of torch where `like` is a tensor, else of NumPy.
 template <typename T>
 nb::object index_result(nb::handle like, const std::vector<T>& values, std::string_view name) {
   constexpr DType kType = sizeof(T) == 4 ? DType::i32 : DType::i64;
-  const auto size = static_cast<std::int64_t>(values.size());
-  Array out;
-  if (exchange_of(like) != nullptr) {
-    out = empty_like(like, array(like, name), kType, {size}, name);
-  } else {
-    const nb::module_ numpy = nb::module_::import_("numpy");
-    out = array(numpy.attr("empty")(size, sizeof(T) == 4 ? numpy.attr("int32") : numpy.attr("int64")), name, Access::write);
-  }
-  if (size > 0) std::memcpy(out.view.data, values.data(), values.size() * sizeof(T));
-  return std::move(out.owner);
+  Array kind;
+  kind.library = ArrayLibrary::numpy;
+  if (nb::hasattr(like, "new_empty")) kind = array(like, name);
+  Output out = new_array(kind, kType, {std::ssize(values)}, name);
+  if (!values.empty()) std::memcpy(out.view.data, values.data(), values.size() * sizeof(T));
+  return std::move(out.object);
 }
 
 nb::object lengths(nb::handle kv_indptr, nb::handle last_page_len, std::int64_t page_size) {
@@ -61,6 +55,9 @@ void copy(const Store& store, nb::handle copies, nb::handle context_, nb::handle
     const std::vector<std::int32_t> ids = integers<std::int32_t>(pair, entry);
     list.push_back({ids[0], ids[1]});
   }
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  if (std::max({store.k.heads, store.k.dim, store.k_rope.dim, store.v.dim}) > kMost)
+    bad_value("store", fmt::format("has more than {} heads or dims", kMost));
   const nb::object object = context_object(context_, store.device);
   const Context& context = context_of(object);
   void* on = stream_for(stream_, store.device);

@@ -17,22 +17,28 @@
 namespace girih::python {
 namespace {
 
-/// The Segments of a batch; they stay alive as the caller's arguments do.
-std::vector<KvSegment> segments_of(nb::handle object) {
-  std::vector<KvSegment> out;
-  const PySegment* segment = nullptr;
-  if (nb::try_cast<const PySegment*>(object, segment) && segment != nullptr) {
-    out.push_back(segment->segment);
-    return out;
+/// The Segments of a batch, kept alive: a sequence may make them as it is read, and another thread may change it meanwhile.
+struct SegmentList {
+  explicit SegmentList(nb::handle object) {
+    const PySegment* segment = nullptr;
+    if (nb::try_cast<const PySegment*>(object, segment) && segment != nullptr) {
+      owners = nb::borrow(object);
+      segments.push_back(segment->segment);
+      return;
+    }
+    if (PySequence_Check(object.ptr()) == 0) throw nb::type_error("segments: must be a Segment or a sequence of them");
+    const nb::tuple items(nb::borrow(object));
+    owners = items;
+    for (const nb::handle item : items) {
+      if (!nb::try_cast<const PySegment*>(item, segment) || segment == nullptr)
+        throw nb::type_error(fmt::format("segments[{}]: must be a Segment", segments.size()).c_str());
+      segments.push_back(segment->segment);
+    }
   }
-  if (PySequence_Check(object.ptr()) == 0) throw nb::type_error("segments: must be a Segment or a sequence of them");
-  for (const nb::handle item : nb::borrow<nb::sequence>(object)) {
-    if (!nb::try_cast<const PySegment*>(item, segment) || segment == nullptr)
-      throw nb::type_error(fmt::format("segments[{}]: must be a Segment", out.size()).c_str());
-    out.push_back(segment->segment);
-  }
-  return out;
-}
+
+  std::vector<KvSegment> segments{};
+  nb::object owners{};
+};
 
 void bind_schedule(nb::module_& m) {
   nb::class_<Schedule>(m, "Schedule", "What is chosen once for a spec: kernels, tiles, workspace. Immutable; may be shared by threads.")
@@ -85,28 +91,28 @@ void bind_plan_info(nb::module_& m) {
       });
 }
 
-nb::bytes bytes_of(const Plan& plan) {
+}  // namespace
+
+nb::bytes blob_of(const Plan& plan) {
   const std::span<const std::byte> blob = plan.blob();
   return nb::bytes(blob.data(), blob.size());
 }
 
-PlanInfo load(Plan& plan, const nb::bytes& blob) {
+const PlanInfo& load_plan(Plan& plan, const nb::bytes& blob) {
   const std::span data(static_cast<const std::byte*>(blob.data()), blob.size());
   const nb::gil_scoped_release released;
   return plan.load(data);
 }
-
-}  // namespace
 
 const PlanInfo& update_plan(Plan& plan, nb::handle qo_indptr, const BatchArguments& a) {
   const IndexArray rows(qo_indptr, "qo_indptr");
   const IndexArray kv_len(a.kv_len, "kv_len");
   const IndexArray q_pos(a.q_pos, "q_pos");
   const IndexArray q_rope_pos(a.q_rope_pos, "q_rope_pos");
-  const std::vector<KvSegment> segments = segments_of(a.segments);
+  const SegmentList list(a.segments);
   const ParamValues params(a.params, plan.schedule().state().program.params);
   const Batch batch{.qo_indptr = rows.view(),
-                    .segments = segments,
+                    .segments = list.segments,
                     .kv_len = kv_len.view(),
                     .q_pos = q_pos.view(),
                     .q_rope_pos = q_rope_pos.view(),
@@ -129,13 +135,15 @@ void* stream_for(nb::handle given, Device device) {
 void bind_plan(nb::module_& m) {
   bind_schedule(m);
   bind_plan_info(m);
-  nb::class_<Plan>(m, "Plan", "The work list of one batch. Reuses its memory from step to step. One thread at a time.")
-      .def(nb::init<const Schedule&>(), nb::arg("schedule"))
+  nb::class_<PyPlan>(m, "Plan", "The work list of one batch. Reuses its memory from step to step. One thread at a time.")
+      .def(
+          "__init__", [](PyPlan* self, const Schedule& schedule) { new (self) PyPlan{.plan = Plan(schedule)}; }, nb::arg("schedule"))
       .def(
           "update",
-          [](Plan& plan, const nb::object& qo_indptr, const nb::object& segments, const nb::object& kv_len, const nb::object& q_pos,
+          [](PyPlan& self, const nb::object& qo_indptr, const nb::object& segments, const nb::object& kv_len, const nb::object& q_pos,
              const nb::object& q_rope_pos, const nb::object& params) {
-            return update_plan(plan, qo_indptr, {segments, kv_len, q_pos, q_rope_pos, params});
+            const Use use(self.in_use, "Plan");
+            return update_plan(self.plan, qo_indptr, {segments, kv_len, q_pos, q_rope_pos, params});
           },
           nb::arg("qo_indptr"), nb::arg("segments"), nb::kw_only(), nb::arg("kv_len") = nb::none(), nb::arg("q_pos") = nb::none(),
           nb::arg("q_rope_pos") = nb::none(), nb::arg("params") = nb::none(),
@@ -143,41 +151,62 @@ void bind_plan(nb::module_& m) {
                   "kv_len: girih._typing.IndicesLike | None = None, q_pos: girih._typing.IndicesLike | None = None, "
                   "q_rope_pos: girih._typing.IndicesLike | None = None, params: girih._typing.Params | None = None) -> PlanInfo"),
           "Plans a batch; arguments and errors as Attention.plan().")
-      .def("load", load, nb::arg("blob"),
-           "Takes over the blob() of a plan with an equal schedule, made elsewhere. Every index in it is checked; raises ValueError.")
-      .def("blob", bytes_of, "The work list as bytes.")
-      .def_prop_ro("info", [](const Plan& plan) { return plan.info(); })
-      .def_prop_ro("schedule", [](const Plan& plan) { return plan.schedule(); });
+      .def(
+          "load",
+          [](PyPlan& self, const nb::bytes& blob) {
+            const Use use(self.in_use, "Plan");
+            return load_plan(self.plan, blob);
+          },
+          nb::arg("blob"),
+          "Takes over the blob() of a plan with an equal schedule, made elsewhere. Every index in it is checked; raises ValueError.")
+      .def(
+          "blob",
+          [](const PyPlan& self) {
+            const Use use(self.in_use, "Plan");
+            return blob_of(self.plan);
+          },
+          "The work list as bytes.")
+      .def_prop_ro("info",
+                   [](const PyPlan& self) {
+                     const Use use(self.in_use, "Plan");
+                     return self.plan.info();
+                   })
+      .def_prop_ro("schedule", [](const PyPlan& self) { return self.plan.schedule(); });
 
-  nb::class_<DevicePlan>(
+  nb::class_<PyDevicePlan>(
       m, "DevicePlan",
       "A plan on its CUDA device: memory of fixed size and address for any plan of one schedule. Runs with one DevicePlan may\n"
       "not overlap; use two for that. It must live as long as CUDA graphs that were captured with it. One thread at a time.")
       .def(
           "__init__",
-          [](DevicePlan* self, const Context& context, const Schedule& schedule) {
+          [](PyDevicePlan* self, const Context& context, const Schedule& schedule) {
             const nb::gil_scoped_release released;
-            new (self) DevicePlan(context, schedule);
+            new (self) PyDevicePlan{.plan = DevicePlan(context, schedule)};
           },
           nb::arg("context"), nb::arg("schedule"), nb::keep_alive<1, 2>())
       .def(
           "upload",
-          [](DevicePlan& self, const Plan& plan, const nb::object& given) {
-            void* on = stream_for(given, plan.schedule().state().device);
+          [](PyDevicePlan& self, const PyPlan& plan, const nb::object& given) {
+            const Use use(self.in_use, "DevicePlan");
+            const Use use_plan(plan.in_use, "Plan");
+            void* on = stream_for(given, plan.plan.schedule().state().device);
             const nb::gil_scoped_release released;
-            self.upload(plan, on);
+            self.plan.upload(plan.plan, on);
           },
           nb::arg("plan"), nb::kw_only(), nb::arg("stream") = nb::none(),
           nb::sig("def upload(self, plan: Plan, *, stream: girih._typing.StreamLike | None = None) -> None"),
           "Copies the plan's batch to the device, ordered by `stream`. `plan` may be updated as soon as this returns.")
       .def(
           "stage",
-          [](DevicePlan& self, const Plan& plan) {
+          [](PyDevicePlan& self, const PyPlan& plan) {
+            const Use use(self.in_use, "DevicePlan");
+            const Use use_plan(plan.in_use, "Plan");
             const nb::gil_scoped_release released;
-            self.stage(plan);
+            self.plan.stage(plan.plan);
           },
           nb::arg("plan"), "Makes the next replays of a CUDA graph with a captured upload() read this plan.")
-      .def_prop_ro("capacity_bytes", &DevicePlan::capacity_bytes, "of the device's copy");
+      .def_prop_ro(
+          "capacity_bytes", [](const PyDevicePlan& self) { return self.plan.capacity_bytes(); }, "of the device's copy");
 }
 
 }  // namespace girih::python

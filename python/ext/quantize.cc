@@ -5,27 +5,18 @@
 #include <nanobind/stl/string_view.h>
 
 #include <algorithm>
-#include <array>
 
 #include "base/math.h"
 #include "call.h"
 #include "indices.h"
+#include "names.h"
 
 namespace girih::python {
 namespace {
 
 constexpr Name kNames[] = {{"quantization.", ""}};
 
-std::string_view name_of(QuantScale scale) {
-  constexpr std::array<std::string_view, 6> kScales = {"none", "tensor", "token", "block", "mx", "tile"};
-  return kScales[static_cast<std::size_t>(scale)];
-}
-
-BitOrder order_from_name(std::string_view text) {
-  if (text == "little") return BitOrder::little;
-  if (text == "big") return BitOrder::big;
-  throw nb::value_error(fmt::format("order: \"{}\" is unknown; known are little, big", text).c_str());
-}
+constexpr EnumNames<2> kOrders = {"little", "big"};
 
 nb::object quantize_(ArrayLike x, const QuantizationLike& quantization, nb::object out, const Context* context, nb::object stream) {
   Call call(x, "x", context, stream);
@@ -42,26 +33,26 @@ nb::object dequantize_(ArrayLike x, nb::object codes_dtype, std::string_view sca
   if (bits(type) == 4) {
     codes = as_codes(codes, type, "x", dim.is_none() ? -1 : nb::cast<std::int64_t>(dim));
     if (!dim.is_none() && codes.rank > 0 && codes.shape[static_cast<std::size_t>(codes.rank - 1)] != nb::cast<std::int64_t>(dim))
-      throw nb::value_error(fmt::format("dim: is {}, but rows of x hold {} codes", nb::cast<std::int64_t>(dim),
-                                        codes.shape[static_cast<std::size_t>(codes.rank - 1)])
-                                .c_str());
+      bad_value("dim", fmt::format("is {}, but rows of x hold {} codes", nb::cast<std::int64_t>(dim),
+                                   codes.shape[static_cast<std::size_t>(codes.rank - 1)]));
   } else {
-    if (!dim.is_none()) throw nb::value_error("dim: is for 4-bit codes, of which an array does not say how many it holds; leave it out");
+    if (!dim.is_none()) bad_value("dim", "is for 4-bit codes, of which an array does not say how many it holds; leave it out");
     if (codes.dtype == DType::u8) codes.dtype = type;
-    if (codes.dtype == DType::u8) throw nb::value_error("codes: must say what x holds: e4m3, e5m2, i8, nvfp4 or mxfp4; its bytes do not");
-    if (codes.dtype != type)
-      throw nb::value_error(fmt::format("codes: is {}, but x is {}; leave it out", name(type), name(codes.dtype)).c_str());
+    if (codes.dtype == DType::u8) bad_value("codes", "must say what x holds: e4m3, e5m2, i8, nvfp4 or mxfp4; its bytes do not");
+    if (codes.dtype != type) bad_value("codes", fmt::format("is {}, but x is {}; leave it out", name(type), name(codes.dtype)));
   }
   const Output result = call.out_like(out, "out", dtype.is_none() ? DType::f32 : python::dtype(dtype, "dtype"), codes);
   check_type(result, out, "out", dtype, "dtype");
-  const Quantization given{
-      .scale = scale_from_name(scale), .scales = call.in(scales, "scales"), .global_scale = global_scale, .swizzled = swizzled};
+  const Quantization given{.scale = enum_of<QuantScale>(kQuantScales, scale, "scale"),
+                           .scales = call.in(scales, "scales"),
+                           .global_scale = global_scale,
+                           .swizzled = swizzled};
   call.run(kNames, [&] { dequantize(call.context(), codes, result.view, given, call.stream()); });
   return result.object;
 }
 
 nb::object packbits_(ArrayLike x, std::string_view order, nb::object out, const Context* context, nb::object stream) {
-  const BitOrder bit_order = order_from_name(order);
+  const BitOrder bit_order = enum_of<BitOrder>(kOrders, order, "order");
   Call call(x, "x", context, stream);
   const Output result = call.out(out, "out", DType::u8, {call.first().rank == 1 ? ceil_div(call.first().shape[0], 8) : 0});
   call.run({}, [&] { packbits(call.context(), call.first(), result.view, bit_order, call.stream()); });
@@ -70,14 +61,18 @@ nb::object packbits_(ArrayLike x, std::string_view order, nb::object out, const 
 
 nb::typed<nb::tuple, nb::object, nb::typed<nb::list, int>> segment_packbits_(ArrayLike x, IndicesLike indptr, std::string_view order,
                                                                              nb::object out, const Context* context, nb::object stream) {
-  const BitOrder bit_order = order_from_name(order);
+  const BitOrder bit_order = enum_of<BitOrder>(kOrders, order, "order");
   Call call(x, "x", context, stream);
   const IndexArray host(indptr, "indptr");
   const Indices& ends = host.view();
+  // Ends that go backwards or leave x are refused below; until then no more is made than x could need.
+  const std::int64_t most = call.first().rank == 1 ? call.first().shape[0] : 0;
   std::int64_t total = 0;
-  for (std::int64_t i = 0; i + 1 < ends.size(); ++i) total += ceil_div(std::max<std::int64_t>(ends[i + 1] - ends[i], 0), 8);
-  // Ends that go backwards are refused below; until then no more is made than x could need.
-  total = std::min(total, call.first().rank == 1 ? call.first().shape[0] : 0);
+  for (std::int64_t i = 0; i + 1 < ends.size() && total < most; ++i) {
+    const std::int64_t begin = std::clamp<std::int64_t>(ends[i], 0, most);
+    total += ceil_div(std::max<std::int64_t>(std::clamp<std::int64_t>(ends[i + 1], 0, most) - begin, 0), 8);
+  }
+  total = std::min(total, most);
   const Output result = call.out(out, "out", DType::u8, {total});
   std::vector<std::int64_t> out_indptr;
   call.run({}, [&] { out_indptr = segment_packbits(call.context(), call.first(), ends, result.view, bit_order, call.stream()); });
@@ -106,7 +101,8 @@ void bind_quantize(nb::module_& m) {
       .def(
           "__init__",
           [](QuantizationLike* self, DTypeLike dtype_, std::string_view scale, nb::object scales, float global_scale, bool swizzled) {
-            new (self) QuantizationLike{dtype(dtype_, "dtype"), scale_from_name(scale), std::move(scales), global_scale, swizzled};
+            new (self) QuantizationLike{dtype(dtype_, "dtype"), enum_of<QuantScale>(kQuantScales, scale, "scale"), std::move(scales),
+                                        global_scale, swizzled};
           },
           nb::arg("dtype"), nb::arg("scale"), nb::kw_only(), nb::arg("scales") = nb::none(), nb::arg("global_scale") = 1.0F,
           nb::arg("swizzled") = false,
@@ -119,13 +115,13 @@ void bind_quantize(nb::module_& m) {
       .def_prop_ro(
           "dtype", [](const QuantizationLike& self) { return std::string(name(self.dtype)); }, "\"e4m3\", ...")
       .def_prop_ro(
-          "scale", [](const QuantizationLike& self) { return std::string(name_of(self.scale)); }, "\"token\", ...")
+          "scale", [](const QuantizationLike& self) { return name_in(kQuantScales, self.scale); }, "\"token\", ...")
       .def_ro("scales", &QuantizationLike::scales, "the array given, or None")
       .def_ro("global_scale", &QuantizationLike::global_scale)
       .def_ro("swizzled", &QuantizationLike::swizzled)
       .def("__repr__", [](const QuantizationLike& self) {
         return fmt::format("Quantization(dtype=\"{}\", scale=\"{}\"{}, global_scale={}, swizzled={})", name(self.dtype),
-                           name_of(self.scale), self.scales.is_none() ? "" : ", scales=...", self.global_scale,
+                           name_in(kQuantScales, self.scale), self.scales.is_none() ? "" : ", scales=...", self.global_scale,
                            self.swizzled ? "True" : "False");
       });
   m.def("quantize", &quantize_, nb::arg("x"), nb::arg("quantization"), nb::arg("out").none(), nb::arg("context").none(),

@@ -41,7 +41,7 @@ Call::Quantized rotated(Call& call, const TensorView& t, nb::handle object, nb::
     return none;
   }
   if (!inplace) return call.quantized(quantization, nb::none(), given, name, t);
-  if (!given.is_none()) throw nb::value_error(fmt::format("{}: is given with inplace=True; use one", name).c_str());
+  if (!given.is_none()) bad_value(name, "is given with inplace=True; use one");
   return call.quantized(quantization, nb::none(), object, name, t);
 }
 
@@ -49,7 +49,7 @@ Two rope_(nb::object q, nb::object k, ArrayLike cos_sin, nb::object positions, n
           bool interleaved, bool inplace, nb::object q_out, nb::object k_out, nb::object q_weight, nb::object k_weight, float eps,
           float weight_offset, const QuantizationLike* q_quantization, const QuantizationLike* k_quantization, const Context* context,
           nb::object stream) {
-  if (q.is_none() && k.is_none()) throw nb::value_error("q: neither q nor k is given; there is nothing to rotate");
+  if (q.is_none() && k.is_none()) bad_value("q", "neither q nor k is given; there is nothing to rotate");
   Call call(q.is_none() ? k : q, q.is_none() ? "k" : "q", context, stream);
   RopeArgs args{.q = q.is_none() ? TensorView{} : call.first(),
                 .k = q.is_none() ? call.first() : call.in(k, "k"),

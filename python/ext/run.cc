@@ -14,20 +14,17 @@
 #include <vector>
 
 #include "attention/schedule.h"
-#include "exchange.h"
 #include "expr.h"
 #include "girih/error.h"
 #include "girih/page.h"
+#include "outputs.h"
+#include "overlap.h"
 #include "plan.h"
 
 namespace girih::python {
 namespace {
 
 constexpr std::size_t kWorkspaceAlign = 64;
-
-[[noreturn]] void bad_value(std::string_view name, std::string_view what) {
-  throw nb::value_error(fmt::format("{}: {}", name, what).c_str());
-}
 
 /// The library's names for what Python callers call otherwise.
 std::string renamed(std::string text) {
@@ -43,11 +40,14 @@ std::string renamed(std::string text) {
 
 /// The stores of a run with what keeps them alive.
 struct Segments {
-  std::vector<SegmentData> data;
+  std::vector<SegmentData> data{};
+  std::vector<const Store*> stores{};
+  nb::object owners{};
 
   void add(const Store& store, std::span<const std::int32_t> kv_indices, std::span<const std::int64_t> page_pos, const AttentionSpec& spec,
            Device device) {
     check_store(store, spec, device, data.empty() ? std::string("kv") : fmt::format("kv[{}]", data.size()));
+    stores.push_back(&store);
     SegmentData& segment = data.emplace_back(SegmentData{store.store, kv_indices, page_pos});
     // With one head a scale per tensor and one per head are the same array.
     if (spec.num_kv_heads != 1) return;
@@ -75,9 +75,28 @@ bool add_one(Segments& out, nb::handle item, const AttentionSpec& spec, Device d
 void add_all(Segments& out, nb::handle kv, const AttentionSpec& spec, Device device) {
   if (add_one(out, kv, spec, device)) return;
   if (PySequence_Check(kv.ptr()) == 0) throw nb::type_error("kv: must be a SegmentData, a KvStore, or a sequence of them");
-  for (const nb::handle item : nb::borrow<nb::sequence>(kv)) {
+  // A sequence may make its items as it is read, and another thread may change it while the GIL is released.
+  const nb::tuple items(nb::borrow(kv));
+  out.owners = items;
+  for (const nb::handle item : items) {
     if (!add_one(out, item, spec, device))
       throw nb::type_error(fmt::format("kv[{}]: must be a SegmentData or a KvStore", out.data.size()).c_str());
+  }
+}
+
+/// An output shares no memory with what the run reads.
+void check_apart(const TensorView& out, std::string_view name, const TensorView& q, const TensorView& q_rope, const Segments& segments) {
+  check_unfolded(out, name);
+  const Region written = region_of(out);
+  const auto check = [&](const Region& read, std::string_view what) {
+    if (!apart(written, read)) bad_value(name, fmt::format("shares memory with {}; give an array of its own", what));
+  };
+  check(region_of(q), "q");
+  check(region_of(q_rope), "q_rope");
+  for (const Store* s : segments.stores) {
+    check(region_of(s->store, s->store.k, s->k), "the store's k");
+    check(region_of(s->store, s->store.k_rope, s->k_rope), "the store's k_rope");
+    check(region_of(s->store, s->store.v, s->v), "the store's v");
   }
 }
 
@@ -98,30 +117,35 @@ class Attention {
   }
 
   const Schedule& schedule() const { return schedule_; }
-  const Plan& plan() const { return plan_; }
   nb::object context() const { return context_object_; }
   const DevicePlan* device_plan() const { return device_plan_ ? &*device_plan_ : nullptr; }
 
   const PlanInfo& update(nb::handle qo_indptr, const BatchArguments& arguments, nb::handle stream) {
-    const Use use(*this);
+    const Use use(in_use_, "Attention");
     const PlanInfo& info = update_plan(plan_, qo_indptr, arguments);
     upload(stream);
     return info;
   }
 
   const PlanInfo& load(const nb::bytes& blob, nb::handle stream) {
-    const Use use(*this);
-    {
-      const std::span data(static_cast<const std::byte*>(blob.data()), blob.size());
-      const nb::gil_scoped_release released;
-      plan_.load(data);
-    }
+    const Use use(in_use_, "Attention");
+    const PlanInfo& info = load_plan(plan_, blob);
     upload(stream);
+    return info;
+  }
+
+  nb::bytes blob() const {
+    const Use use(in_use_, "Attention");
+    return blob_of(plan_);
+  }
+
+  PlanInfo info() const {
+    const Use use(in_use_, "Attention");
     return plan_.info();
   }
 
   nb::object run(const RunArguments& a) {
-    const Use use(*this);
+    const Use use(in_use_, "Attention");
     const AttentionSpec& spec = schedule_.spec();
     const Device device = schedule_.state().device;
     const Array q = array(a.q, "q");
@@ -145,17 +169,20 @@ class Attention {
     if (!wants_lse && !a.lse.is_none()) bad_value("lse", "is given, but the spec asks for none (lse=\"none\")");
     if (q.view.rank != 3) bad_value("q", fmt::format("has {} dimensions; must have 3: [tokens, heads, dim]", q.view.rank));
     const std::int64_t rows = q.view.shape[0];
-    Made out = output(a.out, a.q, q, spec.o_dtype, {rows, spec.num_qo_heads, spec.head_dim_vo}, "out");
-    Made lse = wants_lse ? output(a.lse, a.q, q, DType::f32, {rows, spec.num_qo_heads}, "lse") : Made{};
+    Output out = output(a.out, q, spec.o_dtype, {rows, spec.num_qo_heads, spec.head_dim_vo}, "out");
+    Output lse = wants_lse ? output(a.lse, q, DType::f32, {rows, spec.num_qo_heads}, "lse") : Output{};
+    if (!a.out.is_none()) check_apart(out.view, "out", q.view, q_rope.view, segments);
+    if (!a.lse.is_none()) check_apart(lse.view, "lse", q.view, q_rope.view, segments);
+    if (!apart(region_of(out.view), region_of(lse.view))) bad_value("lse", "shares memory with out; give an array of its own");
     AttentionArgs args;
     args.q = q.view;
     args.q_rope = q_rope.view;
     args.segments = segments.data;
     args.params = params.values();
-    args.o = out.array.view;
-    args.lse = lse.array.view;
+    args.o = out.view;
+    args.lse = lse.view;
     args.stream = stream(a.stream, q);
-    args.workspace = workspace(a.q, q, args.stream);
+    args.workspace = workspace(q, args.stream);
     args.device_plan = device_plan();
     call(args);
     if (!wants_lse) return std::move(out.object);
@@ -164,7 +191,7 @@ class Attention {
 
   void append(const Store& store, nb::handle kv_indices, nb::handle k_, nb::handle v_, nb::handle k_rope_, std::int64_t segment,
               nb::handle stream_) {
-    const Use use(*this);
+    const Use use(in_use_, "Attention");
     const Device device = context_->device();
     if (!device_plan_)
       throw Error(Code::unsupported,
@@ -181,21 +208,6 @@ class Attention {
   }
 
  private:
-  /// One thread at a time: a second one is told instead of computing with the first one's workspace.
-  class Use {
-   public:
-    explicit Use(Attention& of) : of_(of) {
-      if (of.in_use_) throw std::runtime_error("this Attention is in use by another thread; give each thread its own");
-      of.in_use_ = true;
-    }
-    ~Use() { of_.in_use_ = false; }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-
-   private:
-    Attention& of_;
-  };
-
   bool on_cuda() const { return context_->device().kind == DeviceKind::cuda; }
 
   Schedule make_schedule(const AttentionSpec& spec, const AttentionLimits& limits, const ScheduleOptions& options) const {
@@ -226,10 +238,7 @@ class Attention {
     Array given = array(object, "workspace", Access::write);
     const Device device = context_->device();
     if (given.view.device != device) bad_value("workspace", fmt::format("is on {}; must be on {}", name(given.view.device), name(device)));
-    for (int i = given.view.rank - 1, dense = 1; i >= 0; --i) {
-      if (given.view.shape[i] > 1 && given.view.strides[i] != dense) bad_value("workspace", "must be contiguous");
-      dense *= static_cast<int>(std::max<std::int64_t>(given.view.shape[i], 1));
-    }
+    if (!is_dense(given.view)) bad_value("workspace", "must be contiguous");
     const std::int64_t size = bytes(given.view.dtype, given.view.numel());
     void* data = given.view.data;
     auto space = static_cast<std::size_t>(size);
@@ -243,7 +252,7 @@ class Attention {
   }
 
   /// On the CPU memory of our own, grown to what the plan needs; on CUDA an array of q's library, made once for the worst plan.
-  std::span<std::byte> workspace(nb::handle like, const Array& q, void* stream) {
+  std::span<std::byte> workspace(const Array& q, void* stream) {
     if (fixed_) return workspace_;
     if (!on_cuda()) {
       const auto needed = static_cast<std::size_t>(plan_.info().workspace_bytes);
@@ -254,9 +263,9 @@ class Attention {
       return workspace_;
     }
     if (!workspace_owner_.is_valid()) {
-      Array made = empty_like(like, q, DType::u8, {std::max<std::int64_t>(schedule_.workspace_bytes(), kWorkspaceAlign)}, "workspace");
+      Output made = new_array(q, DType::u8, {std::max<std::int64_t>(schedule_.workspace_bytes(), kWorkspaceAlign)}, "workspace");
       workspace_ = {static_cast<std::byte*>(made.view.data), static_cast<std::size_t>(made.view.shape[0])};
-      workspace_owner_ = std::move(made.owner);
+      workspace_owner_ = std::move(made.object);
       streams_.assign(1, q.stream.value_or(nullptr));
     }
     if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) record_stream(stream);
@@ -285,14 +294,14 @@ class Attention {
   nb::object workspace_owner_{};
   std::vector<void*> streams_{};  // that the workspace's allocator knows of
   bool fixed_ = false;
-  bool in_use_ = false;
+  mutable bool in_use_ = false;
 };
 
 }  // namespace
 
 const DevicePlan& device_plan_of(nb::handle object, std::string_view op) {
-  const DevicePlan* plan = nullptr;
-  if (nb::try_cast<const DevicePlan*>(object, plan) && plan != nullptr) return *plan;
+  const PyDevicePlan* plan = nullptr;
+  if (nb::try_cast<const PyDevicePlan*>(object, plan) && plan != nullptr) return plan->plan;
   const Attention* attention = nullptr;
   if (!nb::try_cast<const Attention*>(object, attention) || attention == nullptr)
     throw nb::type_error("plan: must be a girih.Attention or a girih.DevicePlan");
@@ -385,10 +394,9 @@ void bind_attention_run(nb::module_& m) {
           nb::sig("def load(self, blob: bytes, *, stream: girih._typing.StreamLike | None = None) -> PlanInfo"),
           "Takes over the blob() of an Attention with an equal schedule (another process, another rank) in place of plan().")
       .def(
-          "blob", [](const Attention& self) { return nb::bytes(self.plan().blob().data(), self.plan().blob().size()); },
-          "The planned work list as bytes, for load() elsewhere.")
+          "blob", [](const Attention& self) { return self.blob(); }, "The planned work list as bytes, for load() elsewhere.")
       .def_prop_ro("schedule", [](const Attention& self) { return self.schedule(); })
-      .def_prop_ro("plan_info", [](const Attention& self) { return self.plan().info(); })
+      .def_prop_ro("plan_info", [](const Attention& self) { return self.info(); })
       .def_prop_ro(
           "spec", [](const Attention& self) { return self.schedule().spec(); }, "with defaults filled in")
       .def_prop_ro("limits", [](const Attention& self) { return self.schedule().limits(); })

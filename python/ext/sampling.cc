@@ -26,7 +26,7 @@ TokenLists lists(Call& call, nb::handle object, std::string_view name) {
   if (PyTuple_Check(object.ptr()) == 0 && PyList_Check(object.ptr()) == 0)
     throw nb::type_error(fmt::format("{}: must be a pair (indptr, tokens)", name).c_str());
   if (PySequence_Size(object.ptr()) != 2)
-    throw nb::value_error(fmt::format("{}: has {} entries; must be a pair (indptr, tokens)", name, PySequence_Size(object.ptr())).c_str());
+    bad_value(name, fmt::format("has {} entries; must be a pair (indptr, tokens)", PySequence_Size(object.ptr())));
   return {call.in(nb::object(object[0]), fmt::format("{}[0]", name)), call.in(nb::object(object[1]), fmt::format("{}[1]", name))};
 }
 
@@ -43,8 +43,7 @@ bool second_of(nb::handle text, std::string_view name, const char* first, const 
 DType index_dtype(nb::handle object, std::string_view name) {
   if (object.is_none()) return DType::i32;
   const DType type = dtype(object, name);
-  if (type != DType::i32 && type != DType::i64)
-    throw nb::value_error(fmt::format("{}: is {}; must be i32 or i64", name, girih::name(type)).c_str());
+  if (type != DType::i32 && type != DType::i64) bad_value(name, fmt::format("is {}; must be i32 or i64", girih::name(type)));
   return type;
 }
 
@@ -76,7 +75,7 @@ Five sample_(ArrayLike input, nb::handle kind, nb::object indices, nb::object bi
   args.order = second_of(order, "order", "top_k_first", "joint") ? FilterOrder::joint : FilterOrder::top_k_first;
   args.random = call.random(seed, offset);
   args.logprob_kind = second_of(logprob_kind, "logprob_kind", "processed", "filtered") ? LogprobKind::filtered : LogprobKind::processed;
-  if (num_top < 0 || num_top > 128) throw nb::value_error(fmt::format("num_top: is {}; must be 0 to 128", num_top).c_str());
+  if (num_top < 0 || num_top > 128) bad_value("num_top", fmt::format("is {}; must be 0 to 128", num_top));
   const DType type = index_dtype(token_dtype, "token_dtype");
   const Output chosen = call.out(tokens, "tokens", type, {rows});
   check_type(chosen, tokens, "tokens", token_dtype, "token_dtype");
@@ -92,7 +91,7 @@ Five sample_(ArrayLike input, nb::handle kind, nb::object indices, nb::object bi
     first_tokens = call.out(top_tokens, "top_tokens", chosen.view.dtype, {rows, n});
     first_logprobs = call.out(top_logprobs, "top_logprobs", DType::f32, {rows, n});
     if (num_top > 0 && first_tokens.view.rank == 2 && first_tokens.view.shape[1] != num_top)
-      throw nb::value_error(fmt::format("top_tokens: has {} columns; num_top is {}", first_tokens.view.shape[1], num_top).c_str());
+      bad_value("top_tokens", fmt::format("has {} columns; num_top is {}", first_tokens.view.shape[1], num_top));
   }
   args.tokens = chosen.view;
   args.valid = is_valid.view;
@@ -152,7 +151,7 @@ Two top_k_(ArrayLike input, std::int64_t k, bool sorted, nb::object row_starts, 
                 .pages = {call.in(page_table, "page_table"), call.in(row_requests, "row_requests"), page_size},
                 .index_offsets = call.in(index_offsets, "index_offsets"),
                 .stream = call.stream()};
-  if (page_table.is_none() && page_size != 1) throw nb::value_error("page_size: is given without page_table; give both");
+  if (page_table.is_none() && page_size != 1) bad_value("page_size", "is given without page_table; give both");
   // k is checked by the call; what it would refuse is not made first.
   const std::int64_t width = std::clamp<std::int64_t>(k, 0, 4096), rows = rows_of(args.input);
   const Output new_values = call.wanted(values, "values", args.input.dtype, {rows, width});

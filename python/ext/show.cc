@@ -24,6 +24,7 @@
 #include "expr.h"
 #include "girih/attention.h"
 #include "jit/compiler.h"
+#include "plan.h"
 #include "variant/interval.h"
 
 namespace girih::python {
@@ -195,7 +196,9 @@ std::int64_t request_of(const attention::PlanView& plan, std::int64_t token) {
   return after == plan.requests.end() || token < after->q_begin ? -1 : after - plan.requests.begin();
 }
 
-nb::list plan_items(const Plan& plan) {
+nb::list plan_items(const PyPlan& planned) {
+  const Use use(planned.in_use, "Plan");
+  const Plan& plan = planned.plan;
   const attention::PlanView& view = plan.state().view;
   nb::list items;
   if (view.header == nullptr) return items;
@@ -226,7 +229,9 @@ nb::list plan_items(const Plan& plan) {
 }
 
 /// (name, first unit, end) of each list of work: on the CPU one for all tiles, on a GPU one a tile class that occurs.
-nb::list plan_lists(const Plan& plan) {
+nb::list plan_lists(const PyPlan& planned) {
+  const Use use(planned.in_use, "Plan");
+  const Plan& plan = planned.plan;
   const attention::PlanView& view = plan.state().view;
   nb::list lists;
   if (view.header == nullptr) return lists;

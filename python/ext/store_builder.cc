@@ -12,10 +12,6 @@
 namespace girih::python {
 namespace {
 
-[[noreturn]] void bad_value(std::string_view name, std::string_view what) {
-  throw nb::value_error(fmt::format("{}: {}", name, what).c_str());
-}
-
 /// Where the dims of a plane's array are; page is -1 for ragged ones.
 struct Axes {
   int page, token, head, element;

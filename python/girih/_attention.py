@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Any, SupportsIndex
 
 from . import variants
 from ._context import default_context
@@ -22,11 +23,12 @@ from ._typing import ArrayLike, Params
 __all__ = ["attention"]
 
 
-def _window(window: int | tuple[int, int]) -> Any:
-    if isinstance(window, int):
-        if window < 1:
-            raise ValueError(f"window: {window} keys; must be at least 1 (self), or (left, right)")
-        return variants.window(window - 1, -1)
+def _window(window: SupportsIndex | tuple[int, int]) -> Any:
+    if isinstance(window, SupportsIndex):
+        keys = operator.index(window)
+        if keys < 1:
+            raise ValueError(f"window: {keys} keys; must be at least 1 (self), or (left, right)")
+        return variants.window(keys - 1, -1)
     left, right = window
     return variants.window(left, right)
 
@@ -39,7 +41,8 @@ def _variant(
     variant: Variant | None,
 ) -> Variant | None:
     if variant is not None:
-        given = [n for n, v in (("causal", causal), ("window", window), ("soft_cap", soft_cap), ("sinks", sinks)) if v]
+        others = (("causal", causal or None), ("window", window), ("soft_cap", soft_cap), ("sinks", sinks))
+        given = [name for name, value in others if value is not None]
         if given:
             raise ValueError(f"variant: is given beside {', '.join(given)}; say all of it in the variant")
         return variant

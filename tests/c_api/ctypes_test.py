@@ -67,6 +67,7 @@ class Library:
         declarations = "".join(header.read_text() for header in sorted(headers.glob("*.h")))
         declarations = re.sub(r"//[^\n]*", "", declarations)
         self.returns = dict((name, kind) for kind, name in re.findall(r"GIRIH_API\s+([\w ]+[ *]+?)\s*(girih_\w+)\(", declarations))
+        self.on_contexts = set(re.findall(r"(girih_\w+)\(\s*const girih_context\s*\*", declarations))
         missing = [name for name in self.returns if not hasattr(self.dll, name)]
         assert len(self.returns) > 100 and not missing, f"{len(self.returns)} functions are declared; not exported: {missing}"
         for name, kind in self.returns.items():
@@ -93,6 +94,17 @@ def must_fail(status, part, function, *args):
         assert error.args[0] == status and part in error.args[1], f"wanted {status} with {part!r}; got {error.args}"
         return
     raise AssertionError(f"nothing failed; wanted {part!r}")
+
+
+def nothing_everywhere(lib, context):
+    """Every function with NULL and 0 for all that it takes, and for all but a context: a status with a text or a result, never a crash."""
+    assert len(lib.on_contexts) > 20
+    for name, kind in lib.returns.items():
+        for first in ([], [context]) if name in lib.on_contexts else ([],):
+            result = getattr(lib.dll, name)(*first, *[ptr()] * 16)
+            if kind.strip() == "girih_status" and result != OK:
+                message = lib.last_error().decode()
+                assert INVALID_ARGUMENT <= result <= OUT_OF_MEMORY and ": " in message, f"{name} gave {result}: {message}"
 
 
 def started(lib, kind, name):
@@ -227,6 +239,7 @@ def main():
     paged_decode(lib, context)
     sample(lib, context)
     errors(lib, context)
+    nothing_everywhere(lib, context)
     lib.context_destroy(context)
 
 

@@ -65,7 +65,7 @@ def test_capsules(qkv: tuple[np.ndarray, ...], versioned: bool) -> None:
     out = np.zeros_like(expected)
     found = attend(*(Capsule(x, versioned) for x in qkv), out=Capsule(out, versioned))
     assert isinstance(found, Capsule) and (out == expected).all()
-    with pytest.raises(ValueError, match="out: must be given, since Capsule arrays cannot be allocated here"):
+    with pytest.raises(ValueError, match="out: must be given, since Capsule arrays cannot be made here"):
         attend(*(Capsule(x, versioned) for x in qkv))
 
 
