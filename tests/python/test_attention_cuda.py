@@ -145,7 +145,7 @@ run(q, store, kv_indices=ids, stream=Stream, **given)
 run(OnGpu((4, 8, 64), stream=stream.value), store, kv_indices=ids, **given)
 assert len(launches) >= 2
 launches.clear()
-refused(TypeError, "stream: give an int", lambda: run(q, store, kv_indices=ids, stream="x", **given))
+refused(TypeError, "stream: give a CUstream", lambda: run(q, store, kv_indices=ids, stream="x", **given))
 
 # The cache beside attention.
 new = OnGpu((4, 2, 64))

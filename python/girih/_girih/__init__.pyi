@@ -24,7 +24,7 @@ class Context:
         num_workers: CPU worker threads including the caller; 0 = the CPUs this process may use.
         cpus: CPUs that workers are bound to (Linux); worker w to cpus[w % len(cpus)], the caller to none.
         target: SIMD instruction set: best, scalar, avx2, avx3, avx3_bf16 or neon.
-        log: called as log(level, text) with level debug, info or warning.
+        log: called as log(level, text) with level debug, info or warning; what it raises goes to sys.unraisablehook.
         jit: allow (compile what packs and cache lack), deny (packs and cache only) or pack_only; None: GIRIH_JIT, else allow.
         nvrtc: NVRTC's file or a directory that holds it; None: searched for.
         cache_dir: of compiled kernels; "" = none on disk; None: ~/.cache/girih.
