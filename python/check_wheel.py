@@ -28,7 +28,9 @@ def name_faults(name: str, version: tuple[int, int]) -> list[str]:
         faults.append(f"{name}: must be for {tag}; below CMake 3.26 nanobind has no stable ABI")
     glibc = [(int(major), int(minor)) for major, minor in re.findall(r"manylinux_(\d+)_(\d+)_", match[2])]
     if not glibc or min(glibc) > MAX_GLIBC:
-        faults.append(f"{name}: must be manylinux_{MAX_GLIBC[0]}_{MAX_GLIBC[1]} or older; `auditwheel show` names the symbols")
+        faults.append(
+            f"{name}: must be manylinux_{MAX_GLIBC[0]}_{MAX_GLIBC[1]} or older; `auditwheel show` names the symbols"
+        )
     return faults
 
 
@@ -36,7 +38,11 @@ def content_faults(path: str) -> list[str]:
     """What the wheel lacks, or holds and should not."""
     with zipfile.ZipFile(path) as wheel:
         names = wheel.namelist()
-    faults = [f"{file} is missing" for file in ("girih/__init__.py", "girih/py.typed", "girih/_girih/__init__.pyi") if file not in names]
+    faults = [
+        f"{file} is missing"
+        for file in ("girih/__init__.py", "girih/py.typed", "girih/_girih/__init__.pyi")
+        if file not in names
+    ]
     extensions = [name for name in names if name.endswith(".so") or ".so." in name]
     if len(extensions) != 1 or not re.fullmatch(r"girih/_girih\.[\w.-]+\.so", extensions[0]):
         faults.append(f"one shared object is wanted, the extension; there are {extensions}")
@@ -49,7 +55,9 @@ def content_faults(path: str) -> list[str]:
 def import_times(python: str, module: str) -> tuple[list[float], bool]:
     """Seconds of nine imports in fresh interpreters, and whether the import brought numpy."""
     runs = [
-        subprocess.run([python, "-I", "-c", IMPORT.format(module)], check=True, capture_output=True, text=True).stdout.split()
+        subprocess.run(
+            [python, "-I", "-c", IMPORT.format(module)], check=True, capture_output=True, text=True
+        ).stdout.split()
         for _ in range(9)
     ]
     return sorted(float(seconds) for seconds, _ in runs), runs[0][1] == "True"
@@ -68,7 +76,9 @@ def main() -> None:
     for module in ("girih", "numpy"):
         seconds, numpy = import_times(python, module)
         brings = " (numpy included)" if module == "girih" and numpy else ""
-        print(f"import {module}{brings}: median {statistics.median(seconds) * 1e3:.0f} ms, {seconds[0] * 1e3:.0f} to {seconds[-1] * 1e3:.0f} ms")
+        print(
+            f"import {module}{brings}: median {statistics.median(seconds) * 1e3:.0f} ms, {seconds[0] * 1e3:.0f} to {seconds[-1] * 1e3:.0f} ms"
+        )
     if faults:
         sys.exit("\n".join(f"script/wheel: {fault}" for fault in faults))
 

@@ -15,7 +15,7 @@
 namespace girih {
 
 struct DriverFacts {
-  std::string cuda;     // "13.0": what the driver supports
+  std::string cuda;       // "13.0": what the driver supports
   std::string missing{};  // why there is none
   std::vector<cuda::DeviceInfo> gpus;
 };

@@ -14,7 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\s*^```text\n(.*?)^```\n)?", re.S | re.M)
 # docs/integration.md sketches code for other programs, docs/serve.md asks a server: test_integration_docs.py and test_serve.py run these.
 OTHERS = [ROOT / "docs/integration.md", ROOT / "docs/serve.md"]
-PAGES = sorted(path for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")] if "```python\n" in path.read_text() and path not in OTHERS)
+PAGES = sorted(
+    path
+    for path in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+    if "```python\n" in path.read_text() and path not in OTHERS
+)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])

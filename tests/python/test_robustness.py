@@ -50,7 +50,12 @@ class Interface:
 
     def __init__(self, **facts: Any) -> None:
         self.memory = np.zeros(64, np.float32)
-        self.__array_interface__ = {"data": self.memory.__array_interface__["data"], "typestr": "<f4", "version": 3, **facts}
+        self.__array_interface__ = {
+            "data": self.memory.__array_interface__["data"],
+            "typestr": "<f4",
+            "version": 3,
+            **facts,
+        }
 
 
 class Made:
@@ -166,7 +171,9 @@ def test_index_arrays_at_the_ends_of_64_bits() -> None:
         girih.SegmentData(girih.KvStore.ragged(numbers(4, 1, 8), numbers(4, 1, 8)), [2**31])
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "max_requests", "max_kv_len", "max_items", "max_param_bytes", "max_groups"])
+@pytest.mark.parametrize(
+    "name", ["max_tokens", "max_requests", "max_kv_len", "max_items", "max_param_bytes", "max_groups"]
+)
 def test_limits_at_the_ends_of_64_bits(name: str) -> None:
     for value in (-1, 2**63 - 1):
         try:
@@ -397,7 +404,10 @@ def test_threads_that_share_a_context_are_served_or_told() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_fork_with_a_planned_attention(qkv: tuple[np.ndarray, ...]) -> None:
-    attention, store = girih.Attention(spec(), limits(), context=girih.Context(num_workers=2)), girih.KvStore.ragged(*qkv[1:])
+    attention, store = (
+        girih.Attention(spec(), limits(), context=girih.Context(num_workers=2)),
+        girih.KvStore.ragged(*qkv[1:]),
+    )
     attention.plan([0, LENGTH], girih.Segment(kv_indptr=[0, LENGTH], page_size=0))
     expected = attention.run(qkv[0], store)
     child = os.fork()
@@ -497,6 +507,8 @@ def test_nothing_is_leaked(name: str) -> None:
         return sys.getallocatedblocks() - references, resident_bytes() - memory
 
     growth()  # caches of Python and of the allocator fill
-    blocks, memory = growth()
+    # What leaks does so every time; other allocations come and go.
+    measured = [growth() for _ in range(4)]
+    blocks, memory = (min(values) for values in zip(*measured, strict=True))
     assert blocks < rounds // 4, f"{blocks} Python blocks in {rounds} calls"
     assert memory < 64 * rounds + (1 << 20), f"{memory} bytes in {rounds} calls"

@@ -13,7 +13,19 @@ pytest.importorskip("nanobind")
 
 
 def test_stubs_are_as_generated(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "nanobind.stubgen", "-q", "-r", "-m", "girih._girih", "-p", str(ROOT / "python/stubs.pat"), "-O", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "nanobind.stubgen",
+        "-q",
+        "-r",
+        "-m",
+        "girih._girih",
+        "-p",
+        str(ROOT / "python/stubs.pat"),
+        "-O",
+        str(tmp_path),
+    ]
     subprocess.run(command, check=True, cwd=ROOT)
     generated = {str(path.relative_to(tmp_path / "_girih")): path.read_text() for path in tmp_path.rglob("*.pyi")}
     committed = {str(path.relative_to(STUBS)): path.read_text() for path in STUBS.rglob("*.pyi")}

@@ -363,7 +363,12 @@ def attend_paged(
     pages = block_table.contiguous().view(-1)
     new_k, new_v = (x[0, :, :num_rows].detach().transpose(0, 1) for x in (k, v))
     if q.device.type == "cpu":
-        places: dict[str, Any] = {"append_indptr": qo_indptr, "kv_len": batch.kv_len, "kv_indices": pages, "table_stride": stride}
+        places: dict[str, Any] = {
+            "append_indptr": qo_indptr,
+            "kv_len": batch.kv_len,
+            "kv_indices": pages,
+            "table_stride": stride,
+        }
         girih.append(store, new_k, new_v, **places)
     else:
         girih.append_planned(entry.attention, store, new_k, new_v, kv_indices=pages)
