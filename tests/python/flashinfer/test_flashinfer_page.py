@@ -23,7 +23,7 @@ class Table:
         self.indptr = torch.cat((torch.zeros(1), pages.cumsum(0))).int()
         total = int(self.indptr[-1])
         self.num_pages = max(PAGES, total)
-        self.indices = torch.randperm(self.num_pages, generator=torch.Generator().manual_seed(0))[:total].int()
+        self.indices = torch.randperm(self.num_pages, generator=torch.Generator(torch.get_default_device()).manual_seed(0))[:total].int()
         self.last_page_len = ((self.seq_lens - 1) % page_size + 1).int()
         self.batch, self.positions = flashinfer.get_batch_indices_positions(self.append_indptr, self.seq_lens, 7)
 
