@@ -1,5 +1,5 @@
-// Where a new token goes and which position it has: given for each row, or from an attention plan, whose query tokens are the last keys of
-// their groups. With a plan nothing but device memory decides, so that a captured graph follows whatever batch is uploaded.
+// Where a new token goes and which position it has: given for each row, from arrays on the device, or from an attention plan, whose query
+// tokens are the last keys of their groups. With the last two nothing but device memory decides, so that a captured graph follows it.
 #pragma once
 
 #include "abi/page_params.h"
@@ -51,6 +51,41 @@ __device__ __forceinline__ PlannedKey key_of(const P& p, i64 row) {
 
 __device__ __forceinline__ i64 index_at(const u8* indices, i64 byte_offset, bool is_64) {
   return is_64 ? *reinterpret_cast<const i64*>(indices + byte_offset) : *reinterpret_cast<const i32*>(indices + byte_offset);
+}
+
+constexpr abi::TokenPlace kNowhere = {0, -1};
+
+/// Entry i of array `which` of the table.
+__device__ __forceinline__ i64 entry(const abi::AppendTable& t, const u8* indices, int which, i64 i) {
+  const bool is_64 = (t.wide >> which & 1) != 0;
+  return index_at(indices, i * (is_64 ? 8 : 4), is_64);
+}
+
+/// Place `token` of a store without pages, or of page `page`: nowhere outside of it.
+__device__ __forceinline__ abi::TokenPlace in_store(const abi::AppendTable& t, i64 page_size, i64 page, i64 token) {
+  const i64 counted = page_size == 0 ? token : page;
+  return counted >= 0 && counted < t.num_pages ? abi::TokenPlace{page, token} : kNowhere;
+}
+
+/// Where a table puts `row`: nowhere for what lies in no list.
+__device__ __forceinline__ abi::TokenPlace listed_place(const abi::AppendParams& p, i64 row) {
+  const abi::AppendTable& t = p.table;
+  const i64 page_size = p.page_size.divisor;  // 0: ragged
+  if (t.slots != nullptr) {
+    const i64 slot = entry(t, t.slots, 0, row);
+    if (slot < 0) return kNowhere;
+    const i64 page = page_size == 0 ? 0 : slot / page_size;
+    return in_store(t, page_size, page, slot - page * page_size);
+  }
+  const i64 request = entry(t, t.batch_indices, 1, row);
+  const i64 position = entry(t, t.positions, 2, row);
+  if (request < 0 || request >= t.num_requests || position < 0) return kNowhere;
+  const i64 begin = entry(t, t.kv_indptr, 3, request);
+  const i64 index = page_size == 0 ? position : position / page_size;
+  if (index >= entry(t, t.kv_indptr, 3, request + 1) - begin) return kNowhere;
+  if (page_size == 0) return in_store(t, 0, 0, begin + position);
+  if (begin < 0 || begin + index >= t.num_entries) return kNowhere;
+  return in_store(t, page_size, p.kv_indices[begin + index], position - index * page_size);
 }
 
 /// positions[row], or by requests: offsets[i] + row - indptr[i].

@@ -184,6 +184,55 @@ def test_planned_appends_write_what_appends_write() -> None:
         assert torch.equal(a, b) and int(a.flatten(2).any(2).sum()) == sum(q_lens)
 
 
+def test_appends_by_arrays_in_graphs() -> None:
+    """append_at() and the drop-in's append read nothing on the host: captured once, they follow the arrays."""
+    from girih import flashinfer
+
+    cache = Cache(2, 64, fill=False)
+    k, v = rand(3, KV_HEADS, DIM), rand(3, KV_HEADS, DIM)
+    slots = torch.zeros(3, dtype=torch.int64, device="cuda")
+    requests, positions = (torch.zeros(3, dtype=torch.int32, device="cuda") for _ in range(2))
+    indptr = torch.tensor([0, cache.columns, 2 * cache.columns], dtype=torch.int32, device="cuda")
+    last = torch.full((2,), PAGE, dtype=torch.int32, device="cuda")
+
+    def by_slots() -> None:
+        girih.append_at(cache.store, k, v, slots=slots)
+
+    def by_positions() -> None:
+        flashinfer.append_paged_kv_cache(k, v, requests, positions, (cache.k, cache.v), cache.ids, indptr, last)
+
+    for step, (first, second) in ((by_slots, (slots, slots)), (by_positions, (requests, positions))):
+        first.copy_(torch.tensor([-1, -1, -1]))
+        step()
+        assert not cache.k.any()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        for places in ([(0, 0), (1, 63), (1, 17)], [(1, 5), (-1, 0), (0, 40)]):
+            cache.k.zero_()
+            k.normal_()
+            ids = [-1 if r < 0 else int(cache.table[r, p // PAGE]) * PAGE + p % PAGE for r, p in places]
+            if step is by_slots:
+                slots.copy_(torch.tensor(ids))
+            else:
+                requests.copy_(torch.tensor([r for r, _ in places]))
+                positions.copy_(torch.tensor([p for _, p in places]))
+            graph.replay()
+            flat = cache.k.view(-1, KV_HEADS, DIM)
+            for row, place in enumerate(ids):
+                if place >= 0:
+                    assert torch.equal(flat[place], k[row])
+            assert int(flat.flatten(1).any(1).sum()) == sum(i >= 0 for i in ids)
+        cache.k.zero_()
+    # What lies outside is not written: past a list, in no list, past the store.
+    requests.copy_(torch.tensor([0, 7, 1]))
+    positions.copy_(torch.tensor([64, 0, -2]))
+    by_positions()
+    slots.fill_(cache.k.shape[0] * PAGE)
+    by_slots()
+    assert not cache.k.any()
+
+
 def test_memory_is_not_reused_under_a_run_on_another_stream() -> None:
     """The workspace is one stream's; work of another stream on it holds it after its Attention is gone."""
     lengths = [3000, 2500]
