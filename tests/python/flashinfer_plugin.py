@@ -73,6 +73,9 @@ def bind_names() -> None:
     sys.modules[f"{package}.moe_ep"].available_backends = list  # type: ignore[attr-defined]
 
 
+bind_names()  # their conftest says `import flashinfer` before plugins are configured
+
+
 # ---- cuda is cpu
 
 
@@ -268,7 +271,6 @@ class Plugin:
         self.report_path: str | None = config.getoption("--fi-report")
         self.has_gpu = torch.cuda.is_available()
         self.mode: CudaOnCpu | None = None
-        bind_names()
         if not self.has_gpu:
             major, _, minor = config.getoption("--fi-capability").partition(".")
             replace_cuda((int(major), int(minor)))

@@ -618,6 +618,17 @@ class Segment:
         Raises ValueError for an array on a GPU, of another type or rank. Other rules are checked by plan().
         """
 
+    @staticmethod
+    def from_last_page(kv_indptr: girih._typing.IndicesLike, last_page_len: girih._typing.IndicesLike, page_size: int) -> Segment:
+        """
+        The segment of a page table in FlashInfer's form: kv_indptr [num_groups + 1], last_page_len [num_groups] keys of each last
+        page (1 to page_size; 0 allowed without pages). Both are copied. Raises ValueError naming the entry that breaks a rule.
+        """
+
+    @property
+    def longest(self) -> int:
+        """the largest of kv_len; 0 where it was not given"""
+
     @property
     def page_size(self) -> int: ...
 
