@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import types
+from collections import Counter
 from typing import Any, Callable, Iterator, NoReturn
 
 import pytest
@@ -265,6 +266,10 @@ def shorten(function: Any) -> None:
             function.__code__ = code = code.replace(co_consts=constants)
 
 
+def file_of(item: pytest.Item) -> str:
+    return item.nodeid.split("::")[0]
+
+
 class Plugin:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -276,7 +281,8 @@ class Plugin:
             replace_cuda((int(major), int(minor)))
             self.mode = CudaOnCpu(config.getoption("--fi-elements"))
             self.mode.__enter__()
-        self.counts = {"collected": 0, "selected": 0}
+        # Each worker of pytest-xdist collects all.
+        self.counts_for_all = getattr(config, "workerinput", {"workerid": "gw0"})["workerid"] == "gw0"
 
     def write(self, **line: Any) -> None:
         if self.report_path:
@@ -285,18 +291,20 @@ class Plugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        self.counts["collected"] = len(items)
+        collected = Counter(file_of(i) for i in items)
         if not self.has_gpu and self.config.getoption("--fi-sizes") == "cpu":
             items[:] = [i for i in items if small(i)]
             for function in {getattr(i, "function", None) for i in items}:
                 shorten(function)
         if self.config.getoption("--fi-max"):
             items[:] = chosen(items, self.config.getoption("--fi-max"))
-        self.counts["selected"] = len(items)
-        self.write(**self.counts)
+        selected = Counter(file_of(i) for i in items)
+        if self.counts_for_all:
+            for file, count in collected.items():
+                self.write(file=file, collected=count, selected=selected[file])
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
+        if report.failed and self.counts_for_all:
             self.write(file=report.nodeid, outcome="uncollected", reason=str(report.longrepr).strip().splitlines()[-1])
 
     @pytest.hookimpl(wrapper=True)
@@ -336,7 +344,7 @@ class Plugin:
             if outcome == "failed":
                 reason = f"{type(error).__name__}: {reason}"
             self.write(
-                file=item.nodeid.split("::")[0],
+                file=file_of(item),
                 test=item.nodeid,
                 when=report.when,
                 outcome=outcome,
