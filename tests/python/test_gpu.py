@@ -4,7 +4,9 @@ do not depend on these are tested on the GPU by the files that test them on the 
 from __future__ import annotations
 
 import gc
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -428,6 +430,36 @@ def test_wrappers_in_graphs() -> None:
         plan(lengths)
         graph.replay()
         check(out, expected(q, cache, lengths))
+
+
+def test_the_serving_example_on_a_gpu() -> None:
+    """Its tokens are those of the CPU: prompts in chunks, a shared prefix, more requests than pages, sampling by the GPU."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+    from serving.engine import Engine, Sampling
+    from serving.model import Llama, random_model
+    from serving.text import ByteTokenizer
+
+    config, weights = random_model(ByteTokenizer().vocab_size)
+    prefix = list(range(40, 75))
+    prompts = [[*prefix, 7], [*prefix, 9, 11, 13], [5], list(range(200, 60, -1))]
+    results: dict[str, list[Any]] = {}
+    for device in DEVICES:
+        model = Llama(config, weights, num_pages=40, page_size=16, max_len=256, device=device, num_threads=1)
+        engine = Engine(
+            model, ByteTokenizer(), num_pages=40, page_size=16, max_len=256, token_budget=64, min_shared_tokens=16
+        )
+        requests = []
+        for i, prompt in enumerate(prompts * 2):
+            sampling = Sampling(max_tokens=24, temperature=0.0 if i < len(prompts) else 0.8, seed=i, num_logprobs=2)
+            requests.append(engine.make_request(prompt, sampling, lambda _: None))
+            engine.submit(requests[-1])
+        for _ in range(2000):
+            if not engine.busy:
+                break
+            engine.step()
+        assert not engine.busy and engine.pool.num_available == 40
+        results[device] = [r.tokens for r in requests]
+    assert results["cuda"] == results["cpu"]
 
 
 def test_a_run_allocates_nothing_of_its_own() -> None:
