@@ -48,7 +48,7 @@ void append(const Context& context, const DevicePlan& plan, const KvStore& store
 /// Where every new row goes, in arrays where the store is (int32 or int64, dense, of one entry a row): its place in the store, or its
 /// request and its position in that request's list of pages. A row of slot or request below 0 goes nowhere.
 struct AppendTable {
-  TensorView slots{};          ///< [n] page id * page_size + place in the page (ragged: token of the store), or the four below
+  TensorView slots{};          ///< [n] page id * page_size + place (CUDA: < 2^31; ragged: token of the store), or the four below
   TensorView batch_indices{};  ///< [n] request
   TensorView positions{};      ///< [n] index of the token in its request's list
   TensorView kv_indptr{};      ///< [num_requests + 1] into kv_indices (ragged: token offsets)

@@ -22,6 +22,7 @@ namespace {
 using page::Piece;
 
 constexpr std::string_view kOp = "append";
+constexpr std::int64_t kMostSlots = std::int64_t{1} << 31;  // that kernels divide by the page size
 
 /// One plane with the tensor that is written to it.
 struct PlaneJob {
@@ -227,6 +228,10 @@ void append(const Context& context, const KvStore& store, const AppendTable& tab
   if (context.device().kind == DeviceKind::cpu) {
     append_on_cpu(context, store, page::plan_append(kOp, store, table), rows, k, k_rope, v, stream);
     return;
+  }
+  if (table.slots.rank != 0 && store.page_size != kEndlessPage && store.num_pages > kMostSlots / store.page_size) {
+    fail(Code::unsupported, kOp, "slots of a store of {} pages of {}: more than 2^31 places; give batch_indices and positions",
+         store.num_pages, store.page_size);
   }
   const std::vector<page::PlaneSource> planes = device_planes(context.device(), store, rows, k, k_rope, v);
   if (rows == 0) return;
