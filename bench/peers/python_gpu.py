@@ -2,6 +2,7 @@
 """What calls from Python take the host on a GPU machine: girih's native API, its drop-in, its PyTorch ops, and FlashInfer and PyTorch beside them.
 
     bench/peers/python_gpu.py --json bench/results/h200/python.json
+    bench/peers/python_gpu.py --json bench/results/h200/python.json --docs docs/python.md    # the table there, from results that exist
 
 Eager calls of small problems on one stream, a hundred in a row, all ways in turns; a way's figure is the median of its rounds' means. The
 device is waited for between rounds, so that a call's time is what it takes to queue the work. `plan` rows are of plan() likewise, with page
@@ -12,6 +13,7 @@ peer's seconds over girih's. `--preload M` imports a module first, for installat
 import argparse
 import importlib
 import json
+import pathlib
 import platform
 import statistics
 import subprocess
@@ -25,12 +27,22 @@ import girih.flashinfer
 from girih import torch_ops
 
 DEVICE = "cuda"
-BF16 = torch.bfloat16
 HEADS, KV_HEADS, DIM, PAGE = 32, 8, 128, 16
 
 
-def rand(*shape, dtype=BF16):
-    return torch.randn(*shape, device=DEVICE).to(dtype)
+#: What is to be reached: a way's seconds at most, by case.
+BARS = (
+    ("decode_", "girih", 12e-6),
+    ("plan_b256", "girih.flashinfer", 40e-6),
+    ("rms_norm", "girih", 8e-6),
+    ("add_rms_norm", "girih", 8e-6),
+    ("top_k_top_p", "girih", 8e-6),
+)
+WAYS = ("girih", "girih, out allocated", "girih.flashinfer", "girih.torch_ops", "flashinfer", "torch")
+
+
+def rand(*shape, dtype=None):
+    return torch.randn(*shape, device=DEVICE).to(dtype or torch.bfloat16)
 
 
 def ints(values, device="cpu"):
@@ -56,7 +68,7 @@ class Batch:
         self.workspace = torch.zeros(256 << 20, dtype=torch.uint8, device=DEVICE)
 
     def native(self):
-        spec = girih.AttentionSpec(num_qo_heads=HEADS, num_kv_heads=KV_HEADS, head_dim_qk=DIM, q_dtype=BF16)
+        spec = girih.AttentionSpec(num_qo_heads=HEADS, num_kv_heads=KV_HEADS, head_dim_qk=DIM, q_dtype=torch.bfloat16)
         limits = girih.AttentionLimits(max_tokens=self.requests, max_requests=self.requests, max_kv_len=self.kv_len)
         attention = girih.Attention(spec, limits, device=DEVICE)
         rows, lens = list(range(self.requests + 1)), self.last.new_full((self.requests,), self.kv_len)
@@ -76,7 +88,7 @@ class Batch:
 
         def plan():
             wrapper.plan(
-                self.indptr, self.ids, self.last, HEADS, KV_HEADS, DIM, PAGE, q_data_type=BF16, kv_data_type=BF16
+                self.indptr, self.ids, self.last, HEADS, KV_HEADS, DIM, PAGE, q_data_type=torch.bfloat16, kv_data_type=torch.bfloat16
             )
 
         plan()
@@ -218,6 +230,36 @@ def import_seconds(module, preload):
     return statistics.median(times) if times else None
 
 
+def table(result):
+    """The results in Markdown: microseconds by way; what a bar is about says whether it is met."""
+    ways = [w for w in WAYS if any(w == "girih" or w in (p["name"] for p in row["peers"]) for row in result["rows"])]
+    machine = result["machine"]
+    versions = ", ".join(f"{name} {machine[key]}" for name, key in (("Python", "python"), ("PyTorch", "torch"), ("FlashInfer", "flashinfer")) if machine[key])
+    lines = [f"{machine['gpu']}, {machine['date']}, {versions}, commit {result['commit']}. Microseconds of the host a call.", ""]
+    lines += ["| call | " + " | ".join(ways) + " |", "|---|" + "--:|" * len(ways)]
+    for row in result["rows"]:
+        seconds = {"girih": row["host_seconds"], **{p["name"]: p["seconds"] for p in row["peers"]}}
+        cells = []
+        for way in ways:
+            bars = [most for case, of, most in BARS if row["case"].startswith(case) and of == way]
+            text = f"{seconds[way] * 1e6:.1f}" if seconds.get(way) else ""
+            if text and bars:
+                text += f" ({'met' if seconds[way] <= bars[0] else 'missed'}: {bars[0] * 1e6:.0f})"
+            cells.append(text)
+        lines.append(f"| `{row['case']}` | " + " | ".join(cells) + " |")
+    imports = {name: seconds for name, seconds in result.get("import_seconds", {}).items() if seconds}
+    if imports:
+        lines += ["", "Imports: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in imports.items()) + "."]
+    return "\n".join(lines)
+
+
+def write_docs(result, path):
+    begin, end = "<!-- table:python -->", "<!-- /table:python -->"
+    text = path.read_text(encoding="utf-8")
+    before, rest = text.split(begin)
+    path.write_text(f"{before}{begin}\n{table(result)}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", help="write results here, after each case")
@@ -227,7 +269,14 @@ def main():
     parser.add_argument("--case", default="", help="only groups whose name holds this")
     parser.add_argument("--preload", help="a module to import before flashinfer")
     parser.add_argument("--imports", action="store_true", help="time imports too")
+    parser.add_argument("--docs", type=pathlib.Path, help="write the table of --json's results there and measure nothing")
     args = parser.parse_args()
+    if args.docs:
+        return write_docs(json.loads(pathlib.Path(args.json).read_text()), args.docs)
+    measure(args)
+
+
+def measure(args):
     try:
         if args.preload:
             importlib.import_module(args.preload)
