@@ -1,19 +1,12 @@
 // A block's part of a row, passed over again and again: tiles come by asynchronous copies into a ring in shared memory; the first
 // tiles stay there, and the others are read back in turn from the near and the far end, so that part of them is still in L2. A thread
 // reads only what it copied itself, so that a pass needs no barrier. Bias and penalties are patched into a tile of f32 as it passes.
+// What of a tile lies outside the row is -inf in shared memory: no pass asks where the row ends.
 #pragma once
 
-#include "sampling/block.cuh"
-#include "sampling/weight.cuh"
+#include "sampling/list.cuh"
 
 namespace girih::sampling {
-
-/// Sizes by the shared memory that there is.
-struct Config {
-  int list_capacity;  // entries of Shared's list
-  int tile_bytes;     // 8192 or 16384
-  int ring;           // tiles on their way
-};
 
 constexpr int kChunkBytes = 16;
 constexpr int kOwnTokens = 2;  // of a list, in a thread's registers: longer ones are read again at every tile
@@ -52,6 +45,20 @@ struct List {
   }
 };
 
+/// A chunk at a position of a row of n entries; outside there is -inf. A function of its own, and none of RowReader, whose members are to
+/// stay in registers.
+template <typename T>
+__device__ __attribute__((noinline)) Vec16 load_some(const u8* row, i64 stride, int n, int position) {
+  Vec16 v;
+  T* items = reinterpret_cast<T*>(&v);
+#pragma unroll 1
+  for (int e = 0; e < kChunkBytes / static_cast<int>(sizeof(T)); ++e) {
+    const int at = position + e;
+    items[e] = at >= 0 && at < n ? *reinterpret_cast<const T*>(row + at * stride) : from_f32<T>(-kInfinity);
+  }
+  return v;
+}
+
 /// T: float, f16, bf16. kProbs: what is not > 0 has no mass. kEdits: bias or penalties. kMasked: a bit mask. kMinus: another row, of
 /// probabilities as well, is subtracted.
 template <Config kConfig, typename T, bool kProbs, bool kEdits, bool kMasked, bool kMinus = false>
@@ -62,6 +69,7 @@ class RowReader {
   static constexpr int kChunks = kTileBytes / kChunkBytes / kThreads;       // of a tile that a thread has
   static constexpr int kItems = kChunkBytes / static_cast<int>(sizeof(T));  // of a chunk
   static constexpr int kTile = kTileBytes / static_cast<int>(sizeof(T));    // entries of a tile
+  static constexpr float kNothing = kProbs ? 0.0F : -kInfinity;             // an entry without mass
 
   /// s_slots: num_slots tiles; s_work: a tile of f32 (kEdits only).
   __device__ RowReader(const u8* row, i64 stride, int n, u8* s_slots, int num_slots, float* s_work)
@@ -108,17 +116,16 @@ class RowReader {
   __device__ int first_entry(int tile) const { return tile * kTile - lead_; }
   __device__ bool saw_nan() const { return saw_nan_; }
   __device__ int num_chunks() const { return ceil_div(n_ + lead_, kItems); }
-  /// Number in the row of the chunk that begins at a position.
-  __device__ int chunk_at(int position) const { return (position + lead_) / kItems; }
   __device__ int tile_at(int position) const { return (position + lead_) / kTile; }
   __device__ const u8* address(int position) const { return row_ + position * stride_; }
 
   /// Calls f(tile, position of x[0], x) for all chunks of this thread in this block's tiles, and end(tile) after each tile. Entries without
-  /// mass, and what is not in the row, are -inf.
+  /// mass, and what is not in the row, are kNothing. All threads of the block make the same calls together.
   template <typename F, typename End>
   __device__ __forceinline__ void pass(F f, End end) {
     const int count = end_ - begin_;
     const bool backward = (passes_ & 1) != 0;
+#pragma unroll 1
     for (int i = 1 - kRing; i < count; ++i) {
       if (i + kRing - 1 < count) issue(i + kRing - 1, backward);
       ptx::cp_async_commit();
@@ -129,6 +136,35 @@ class RowReader {
       end(tile);
     }
     ++passes_;
+  }
+
+  /// Asks for the tiles of the next pass ahead of it, in L2: what fits there while others do the same.
+  __device__ __forceinline__ void prefetch() const {
+    constexpr int kLine = 128;
+    if (!dense_) return;
+    const u64 begin = reinterpret_cast<u64>(row_) + static_cast<u64>(max(first_entry(begin_), 0)) * sizeof(T);
+    const u64 end = min(reinterpret_cast<u64>(row_) + static_cast<u64>(min(first_entry(end_), n_)) * sizeof(T), begin + (u64{192} << 10));
+    for (u64 at = begin + static_cast<u64>(ptx::thread_idx() * kLine); at < end; at += u64{kThreads * kLine})
+      ptx::prefetch_l2(reinterpret_cast<const void*>(at));
+  }
+
+  /// Calls f(number, x) for `count` chunks of the row, which lie in evenly spread groups of four; blocks and threads share them.
+  /// `count`: a multiple of 4 that the row has. Edits are left out.
+  template <typename F>
+  __device__ __forceinline__ void sample(int count, F f) {
+    constexpr int kGroup = 4;
+    const u64 groups = static_cast<u64>(num_chunks() / kGroup);
+    const int step = ptx::cluster_size() * kThreads;
+#pragma unroll 4
+    for (int i = ptx::cluster_rank() * kThreads + ptx::thread_idx(); i < count; i += step) {
+      const int group = static_cast<int>(static_cast<u64>(i / kGroup) * groups / static_cast<u64>(count / kGroup));
+      const int position = (group * kGroup + i % kGroup) * kItems - lead_;
+      const bool whole = dense_ && position >= 0 && position + kItems <= n_;
+      float x[kItems];
+      widen(x, whole ? ptx::load_stream(row_ + static_cast<i64>(position) * static_cast<i64>(sizeof(T))) : load_some<T>(row_, stride_, n_, position));
+      if constexpr (kMasked) mask(x, position);
+      f(i, x);
+    }
   }
 
   /// This thread's chunks of one tile of the row, whichever block has it in passes.
@@ -158,49 +194,44 @@ class RowReader {
   }
 
   __device__ __forceinline__ void load_tile(int tile, u8* s_slot) {
+    const int first = first_entry(tile);
+    u8* s_to = s_slot + ptx::thread_idx() * kChunkBytes;
+    if (dense_ && first >= 0 && first + kTile <= n_) {
+      const u8* g_from = row_ + static_cast<i64>(first) * static_cast<i64>(sizeof(T)) + ptx::thread_idx() * kChunkBytes;
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int chunk = ptx::thread_idx() + c * kThreads;
-      const int position = first_entry(tile) + chunk * kItems;
-      u8* s_to = s_slot + chunk * kChunkBytes;
-      if (dense_ && position >= 0 && position + kItems <= n_) {
-        ptx::cp_async_16(s_to, row_ + static_cast<i64>(position) * static_cast<i64>(sizeof(T)), true);
-      } else {
-#pragma unroll
-        for (int e = 0; e < kItems; ++e) {
-          const int at = position + e;
-          if (at >= 0 && at < n_) reinterpret_cast<T*>(s_to)[e] = *reinterpret_cast<const T*>(row_ + at * stride_);
-        }
-      }
+      for (int c = 0; c < kChunks; ++c) ptx::cp_async_16(s_to + c * kThreads * kChunkBytes, g_from + c * kThreads * kChunkBytes, true);
+      return;
     }
+#pragma unroll 1
+    for (int c = 0; c < kChunks; ++c)
+      *reinterpret_cast<Vec16*>(s_to + c * kThreads * kChunkBytes) = load_some<T>(row_, stride_, n_, first + (ptx::thread_idx() + c * kThreads) * kItems);
   }
 
-  /// Entries of a chunk in f32, those outside the row -inf.
-  __device__ __forceinline__ void widen(float (&x)[kItems], const u8* s_chunk, int position) {
-    const Vec16 v = *reinterpret_cast<const Vec16*>(s_chunk);
+  __device__ __forceinline__ float clean(float x) const { return ptx::max_number(x, kNothing); }
+
+  /// Entries of a chunk in f32.
+  __device__ __forceinline__ void widen(float (&x)[kItems], const Vec16& v) {
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       float part[kPerWord<T>];
       unpack<T>(part, v.x[w]);
 #pragma unroll
-      for (int e = 0; e < kPerWord<T>; ++e) x[w * kPerWord<T> + e] = part[e];
-    }
-    const bool inside = position >= 0 && position + kItems <= n_;
-#pragma unroll
-    for (int e = 0; e < kItems; ++e) {
-      if (!inside && (position + e < 0 || position + e >= n_)) x[e] = -kInfinity;
-      saw_nan_ |= x[e] != x[e];
-      if constexpr (kProbs) {
-        x[e] = x[e] > 0.0F ? x[e] : -kInfinity;
-      } else {
-        x[e] = x[e] != x[e] ? -kInfinity : x[e] + 0.0F;
+      for (int e = 0; e < kPerWord<T>; ++e) {
+        saw_nan_ |= part[e] != part[e];
+        x[w * kPerWord<T> + e] = clean(part[e]);
       }
     }
   }
 
+  __device__ __forceinline__ void mask(float (&x)[kItems], int position) const {
+    const u32 bits = allowed_bits(position);
+#pragma unroll
+    for (int e = 0; e < kItems; ++e) x[e] = (bits >> e & 1U) != 0 ? x[e] : kNothing;
+  }
+
   __device__ __forceinline__ void patch(int tile) {
     const int first = first_entry(tile);
-    const auto put = [this](int place, float x) { s_work_[place] = x != x ? -kInfinity : x + 0.0F; };
+    const auto put = [this](int place, float x) { s_work_[place] = clean(x); };
     bias_.for_each_in(first, kTile, [&](int place, int i) { put(place, s_work_[place] + static_cast<const float*>(bias_.values)[i]); });
     if (bias_.count > 0) ptx::sync_block();
     history_.for_each_in(first, kTile, [&](int place, int i) {
@@ -223,14 +254,14 @@ class RowReader {
 
   template <typename F>
   __device__ __forceinline__ void process(int tile, const u8* s_slot, F f) {
+    const Vec16* s_chunks = reinterpret_cast<const Vec16*>(s_slot) + ptx::thread_idx();
     if constexpr (kEdits) {
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        const int chunk = ptx::thread_idx() + c * kThreads;
         float x[kItems];
-        widen(x, s_slot + chunk * kChunkBytes, first_entry(tile) + chunk * kItems);
+        widen(x, s_chunks[c * kThreads]);
 #pragma unroll
-        for (int e = 0; e < kItems; ++e) s_work_[chunk * kItems + e] = x[e];
+        for (int e = 0; e < kItems; ++e) s_work_[(ptx::thread_idx() + c * kThreads) * kItems + e] = x[e];
       }
       ptx::sync_block();
       patch(tile);
@@ -245,13 +276,9 @@ class RowReader {
 #pragma unroll
         for (int e = 0; e < kItems; ++e) x[e] = s_work_[chunk * kItems + e];
       } else {
-        widen(x, s_slot + chunk * kChunkBytes, position);
+        widen(x, s_chunks[c * kThreads]);
       }
-      if constexpr (kMasked) {
-        const u32 bits = allowed_bits(position);
-#pragma unroll
-        for (int e = 0; e < kItems; ++e) x[e] = (bits >> e & 1U) != 0 ? x[e] : -kInfinity;
-      }
+      if constexpr (kMasked) mask(x, position);
       if constexpr (kMinus) {
 #pragma unroll
         for (int e = 0; e < kItems; ++e) {
@@ -260,9 +287,9 @@ class RowReader {
           if (minus_ != nullptr) {
             const float q = to_f32(*reinterpret_cast<const T*>(minus_ + at * minus_stride_));
             if (q > 0.0F) x[e] -= q;
-            if (!(x[e] > 0.0F)) x[e] = -kInfinity;
+            if (!(x[e] > 0.0F)) x[e] = kNothing;
           }
-          if (at == removed_) x[e] = -kInfinity;
+          if (at == removed_) x[e] = kNothing;
         }
       }
       f(tile, position, x);

@@ -25,6 +25,7 @@ struct Sizes {
   std::int64_t ring;
 };
 Sizes sizes_for(std::int64_t shared_limit, KernelKind kind) {
+  if (shared_limit >= (std::int64_t{200} << 10)) return {12288, 16384, 4};
   if (shared_limit >= (std::int64_t{160} << 10)) return {8192, 16384, 4};
   if (shared_limit >= (std::int64_t{96} << 10)) return {4096, 8192, 4};
   return {kind == KernelKind::top_k ? 4096 : 1024, 8192, 1};
@@ -32,7 +33,7 @@ Sizes sizes_for(std::int64_t shared_limit, KernelKind kind) {
 
 /// An upper bound of sizeof(Shared<config>); the kernel asserts it.
 std::int64_t fixed_bytes(const Sizes& sizes) {
-  constexpr std::int64_t kBins = 2048, kOther = 2048;
+  constexpr std::int64_t kBins = 2048, kOther = 14336;
   const std::int64_t tiles = abi::kMaxVocab * 4 / sizes.tile_bytes + 2;
   return round_up(sizes.list_capacity * 8 + kBins * 8 + tiles * 12 + kOther, 128);
 }
