@@ -10,6 +10,15 @@ namespace girih::sampling {
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / ptx::kWarp;
 
+/// All threads that share a row: of the cluster.
+__device__ __forceinline__ void sync_row() {
+  if (ptx::cluster_size() == 1) {
+    ptx::sync_block();
+  } else {
+    ptx::sync_cluster();
+  }
+}
+
 __device__ __forceinline__ u64 shuffle_xor(u64 value, int mask) {
   const u32 low = ptx::shuffle_xor(static_cast<u32>(value), mask);
   const u32 high = ptx::shuffle_xor(static_cast<u32>(value >> 32), mask);

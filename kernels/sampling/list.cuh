@@ -3,6 +3,7 @@
 #pragma once
 
 #include "sampling/block.cuh"
+#include "sampling/edits.cuh"
 #include "sampling/weight.cuh"
 
 namespace girih::sampling {
@@ -43,19 +44,19 @@ struct AllSums {
   u32 above_count;
   u32 inside_count;
   u32 listed;
-  u32 listed_before;  // by blocks and warps before this one
   u32 largest;
   u32 nan;
-  int fits;  // all that is inside is in lists, and they fit into one
+  int fits;  // all that is inside is in the list
 };
 
 /// Fixed part of a block's shared memory.
 template <Config kConfig>
 struct Shared {
   static constexpr int kListCapacity = kConfig.list_capacity;
-  static constexpr int kSegment = kListCapacity / kWarps;  // of the list, that a warp fills in a pass
+  static constexpr int kSegment = kListCapacity / kWarps;
   static constexpr int kMaxTiles = static_cast<int>(abi::kMaxVocab) * 4 / kConfig.tile_bytes + 2;
   u64 scratch[kWarps];
+  Edits edits;
   u32 histogram[kBins * 2];
   u32 tile_mass[kMaxTiles * 2];  // above the bracket, later: of what is kept
   u32 tile_inside[kMaxTiles];
@@ -72,19 +73,30 @@ struct Shared {
   int summed;  // and tile_mass what is above
   u32 listed_low;
   u32 listed_high;
-  u32 num_listed;
   u64 above;
   int bin;
   int tile;
   u64 left;
   int position;
   float value;
+  // The list: warp w fills, and works on, entries [w kSegment, w kSegment + num_listed[w]).
+  i32 num_listed[kWarps];
   u32 list_key[kListCapacity];
   i32 list_position[kListCapacity];
 };
 
+/// Calls f(index in the list) for this thread's entries.
+template <typename S, typename F>
+__device__ __forceinline__ void for_listed(S& s, F f) {
+  const int warp = ptx::thread_idx() / ptx::kWarp;
+  const int end = warp * S::kSegment + s.num_listed[warp];
+#pragma unroll 1
+  for (int i = warp * S::kSegment + ptx::lane_idx(); i < end; i += ptx::kWarp) f(i);
+}
+
 template <typename S>
 __device__ __forceinline__ void clear_histogram(S& s) {
+#pragma unroll 1
   for (int i = ptx::thread_idx(); i < kBins * 2; i += kThreads) s.histogram[i] = 0;
 }
 /// So many keys go into a bin that all kBins of them have width + 1.
@@ -136,13 +148,13 @@ __device__ __forceinline__ u64 amount_of(u32 key, bool by_mass, const Weighting&
 
 /// The position that ends the first `ties` entries of the list with this key, by position: bisection, as positions are distinct.
 template <typename S>
-__device__ __attribute__((noinline)) int limit_of_ties(S& s, int count, u32 key, u64 ties) {
+__device__ __attribute__((noinline)) int limit_of_ties(S& s, u32 key, u64 ties) {
   int low = 0;
   int high = static_cast<int>(abi::kMaxVocab);
   while (low < high) {
     const int middle = low + (high - low) / 2;
     int own = 0;
-    for (int i = ptx::thread_idx(); i < count; i += kThreads) own += s.list_key[i] == key && s.list_position[i] < middle ? 1 : 0;
+    for_listed(s, [&](int i) { own += s.list_key[i] == key && s.list_position[i] < middle ? 1 : 0; });
     if (block_sum(static_cast<u64>(own), s.scratch) >= ties) {
       high = middle;
     } else {
@@ -154,38 +166,36 @@ __device__ __attribute__((noinline)) int limit_of_ties(S& s, int count, u32 key,
 
 /// The entries of the list with keys in [low, low + width] as the few, if they are; returns how many there are.
 template <bool kProbs, typename S>
-__device__ __forceinline__ int take_few(S& s, int count, u32 low, u32 width, bool by_mass, const Weighting& w) {
+__device__ __attribute__((noinline)) int take_few(S& s, u32 low, u32 width, bool by_mass, const Weighting& w) {
   ptx::sync_block();
   if (ptx::thread_idx() == 0) s.num_few = 0;
   ptx::sync_block();
-  for (int i = ptx::thread_idx(); i < count; i += kThreads) {
+  for_listed(s, [&](int i) {
     const u32 key = s.list_key[i];
-    if (key - low > width || key == 0) continue;
+    if (key - low > width || key == 0) return;
     const u32 place = ptx::atomic_add_shared(&s.num_few, 1);
-    if (place >= static_cast<u32>(kFew)) continue;
+    if (place >= static_cast<u32>(kFew)) return;
     s.few_key[place] = key;
     s.few_position[place] = s.list_position[i];
     s.few_amount[place] = amount_of<kProbs>(key, by_mass, w);
-  }
+  });
   ptx::sync_block();
   return static_cast<int>(s.num_few);
 }
 
-/// Block 0: the cut behind the first of the `count` listed entries that amount to `need` >= 1; their keys are in [low, high], or 0 and not
-/// to be counted. False: all of them amount to less.
+/// Block 0: the cut behind the first listed entries with keys in [low, high] that amount to `need` >= 1. False: all of them amount to less.
 template <bool kProbs, typename S>
-__device__ __attribute__((noinline)) bool cut_listed(S& s, int count, u32 low, u32 high, bool by_mass, u64 need, const Weighting& w,
-                                                     Cut& cut) {
+__device__ __attribute__((noinline)) bool cut_listed(S& s, u32 low, u32 high, bool by_mass, u64 need, const Weighting& w, Cut& cut) {
   u32 width = high - low;
   for (;;) {
     const int shift = shift_for(width);
     ptx::sync_block();
     clear_histogram(s);
     ptx::sync_block();
-    for (int i = ptx::thread_idx(); i < count; i += kThreads) {
+    for_listed(s, [&](int i) {
       const u32 key = s.list_key[i];
       if (key - low <= width && key != 0) add_shared(s.histogram + 2 * ((key - low) >> shift), amount_of<kProbs>(key, by_mass, w));
-    }
+    });
     ptx::sync_block();
     u64 above = 0;
     const int bin = find_bin(s, need, above);
@@ -193,13 +203,14 @@ __device__ __attribute__((noinline)) bool cut_listed(S& s, int count, u32 low, u
     need -= above;
     low += static_cast<u32>(bin) << shift;
     width = (1U << shift) - 1U;
-    const int few = take_few<kProbs>(s, count, low, width, by_mass, w);
+    const int few = take_few<kProbs>(s, low, width, by_mass, w);
     if (few <= kFew) {
       const int own = ptx::thread_idx();
       if (own < few) {
         const u32 key = s.few_key[own];
         const i32 position = s.few_position[own];
         u64 before = 0;
+#pragma unroll 1
         for (int i = 0; i < few; ++i) {
           if (s.few_key[i] > key || (s.few_key[i] == key && s.few_position[i] < position)) before += s.few_amount[i];
         }
@@ -212,7 +223,7 @@ __device__ __attribute__((noinline)) bool cut_listed(S& s, int count, u32 low, u
     }
     if (width == 0) {
       const u64 each = amount_of<kProbs>(low, by_mass, w);
-      cut = {low, limit_of_ties(s, count, low, (need + each - 1) / each)};
+      cut = {low, limit_of_ties(s, low, (need + each - 1) / each)};
       return true;
     }
   }
@@ -220,7 +231,7 @@ __device__ __attribute__((noinline)) bool cut_listed(S& s, int count, u32 low, u
 
 /// This thread's and its warp's sums to block 0.
 template <typename S>
-__device__ __forceinline__ void report_sums(S& leader, WarpSums sums) {
+__device__ __attribute__((noinline)) void report_sums(S& leader, WarpSums sums) {
   sums.total = warp_sum(sums.total);
   sums.inside = warp_sum(sums.inside);
   sums.above_count = ptx::sum_warp(sums.above_count);
@@ -231,56 +242,51 @@ __device__ __forceinline__ void report_sums(S& leader, WarpSums sums) {
 /// All of them, to every thread. Between barriers of the cluster.
 template <typename S>
 __device__ __attribute__((noinline)) AllSums read_sums(const S& leader) {
+  static_assert(kWarps == 16);
   AllSums all{};
-  const int own = ptx::cluster_rank() * kWarps + ptx::thread_idx() / ptx::kWarp;
-  bool fits = true;
+#pragma unroll 1
   for (int i = ptx::lane_idx(); i < ptx::cluster_size() * kWarps; i += ptx::kWarp) {
     const WarpSums& sums = leader.sums[i];
     all.total += sums.total;
     all.above_count += sums.above_count;
     all.inside_count += sums.inside_count;
     all.listed += sums.listed;
-    all.listed_before += i < own ? sums.listed : 0;
     all.largest = max(all.largest, sums.largest);
     all.nan |= sums.nan;
-    fits = fits && sums.listed <= static_cast<u32>(S::kSegment);
   }
+  // Lanes that are 16 apart have had the same warp of all blocks.
+  all.fits = ptx::all(all.listed + ptx::shuffle_xor(all.listed, kWarps) <= static_cast<u32>(S::kSegment)) ? 1 : 0;
   all.total = warp_sum(all.total);
   all.above_count = ptx::sum_warp(all.above_count);
   all.inside_count = ptx::sum_warp(all.inside_count);
   all.listed = ptx::sum_warp(all.listed);
-  all.listed_before = ptx::sum_warp(all.listed_before);
   all.largest = static_cast<u32>(warp_max(all.largest));
   all.nan = ptx::any(all.nan != 0) ? 1 : 0;
-  all.fits = ptx::all(fits) && all.listed <= static_cast<u32>(S::kListCapacity) ? 1 : 0;
   return all;
 }
 
-/// The segments of all warps become one list in block 0, if they fit.
+/// What the warps of other blocks have listed joins the list of the same warp of block 0. It fits.
 template <typename S>
-__device__ __attribute__((noinline)) void gather(const S& s, S& leader, const AllSums& all) {
-  constexpr int kEach = S::kSegment / ptx::kWarp;
-  if (all.fits == 0) return;
+__device__ __attribute__((noinline)) void gather(const S& s, S& leader) {
   const int warp = ptx::thread_idx() / ptx::kWarp;
-  const int count = static_cast<int>(leader.sums[ptx::cluster_rank() * kWarps + warp].listed);
-  u32 key[kEach];
-  i32 position[kEach];
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int at = ptx::lane_idx() + i * ptx::kWarp;
-    key[i] = at < count ? s.list_key[warp * S::kSegment + at] : 0;
-    position[i] = at < count ? s.list_position[warp * S::kSegment + at] : 0;
+  int before = 0;
+  int all = 0;
+#pragma unroll 1
+  for (int r = 0; r < ptx::cluster_size(); ++r) {
+    if (r == ptx::cluster_rank()) before = all;
+    all += static_cast<int>(leader.sums[r * kWarps + warp].listed);
   }
-  ptx::sync_cluster();
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int at = ptx::lane_idx() + i * ptx::kWarp;
-    if (at < count) {
-      leader.list_key[all.listed_before + static_cast<u32>(at)] = key[i];
-      leader.list_position[all.listed_before + static_cast<u32>(at)] = position[i];
+  if (ptx::cluster_rank() == 0) {
+    if (ptx::lane_idx() == 0) leader.num_listed[warp] = all;
+  } else {
+    const int count = static_cast<int>(leader.sums[ptx::cluster_rank() * kWarps + warp].listed);
+#pragma unroll 1
+    for (int i = ptx::lane_idx(); i < count; i += ptx::kWarp) {
+      leader.list_key[warp * S::kSegment + before + i] = s.list_key[warp * S::kSegment + i];
+      leader.list_position[warp * S::kSegment + before + i] = s.list_position[warp * S::kSegment + i];
     }
   }
-  ptx::sync_cluster();
+  sync_row();
 }
 
 }  // namespace girih::sampling

@@ -6,13 +6,6 @@
 
 namespace girih::sampling {
 
-/// Shared memory of a block: Shared, then a tile of f32 (edits), then slots.
-template <Config kConfig, typename T, bool kEdits>
-struct Layout {
-  static constexpr int kWork = static_cast<int>((sizeof(Shared<kConfig>) + 127) / 128 * 128);
-  static constexpr int kSlots = kWork + (kEdits ? kConfig.tile_bytes / static_cast<int>(sizeof(T)) * 4 : 0);
-};
-
 /// A row under way: what run_sample and the others share.
 template <Config kConfig, typename T, bool kProbs, bool kEdits, bool kMasked, bool kMinus = false>
 struct RowRun {
@@ -28,9 +21,8 @@ struct RowRun {
 
   __device__ RowRun(const u8* row, i64 stride, int n, int num_slots)
       : s(*reinterpret_cast<S*>(ptx::shared_memory())),
-        leader(*ptx::in_block(&s, 0)),
-        reader(row, stride, n, ptx::shared_memory() + Layout<kConfig, T, kEdits>::kSlots, num_slots,
-               reinterpret_cast<float*>(ptx::shared_memory() + Layout<kConfig, T, kEdits>::kWork)),
+        leader(ptx::cluster_rank() == 0 ? s : *ptx::in_block(&s, 0)),
+        reader(row, stride, n, num_slots),
         select{reader, s, leader} {}
 
   /// First of all. `sampled`: cuts will be asked for.
@@ -39,7 +31,7 @@ struct RowRun {
     select.w = make_weighting(kProbs, 1.0F, temperature);
     select.weighted = false;
     if (ptx::thread_idx() == 0) s.listed = 0;
-    ptx::sync_cluster();  // before any block writes to another's memory, that one must have begun
+    sync_row();  // before any block writes to another's memory, that one must have begun
     if (sampled && reader.size() > S::kListCapacity / 2) {
       const int chunks = reader.num_chunks() / 4 * 4;
       const int count = min(S::kListCapacity / Reader::kItems / 4 * 4, chunks);
@@ -52,10 +44,12 @@ struct RowRun {
         }
       });
       select.num_sampled = count * Reader::kItems;
+      if (ptx::thread_idx() < kWarps)
+        s.num_listed[ptx::thread_idx()] = min(max(select.num_sampled - ptx::thread_idx() * S::kSegment, 0), S::kSegment);
       select.sampled_part = static_cast<float>(count) / static_cast<float>(chunks);
     }
     reader.prefetch();
-    ptx::sync_cluster();
+    sync_row();
   }
 
   /// A pass for the largest entry alone, where it must be known before masses are. The first pass, if any.
@@ -64,7 +58,7 @@ struct RowRun {
     int at = 0;
     Reader rows = reader;  // in registers: see Selector::pass
     rows.pass(
-        [&](int, int position, const auto& x) {
+        [&](int position, const auto& x) {
 #pragma unroll
           for (int e = 0; e < Reader::kItems; ++e) {
             if (x[e] > best) {
@@ -81,7 +75,7 @@ struct RowRun {
     sums.nan = ptx::any(reader.saw_nan()) ? 1 : 0;
     report_sums(leader, sums);
     if (ptx::thread_idx() == 0) leader.best[ptx::cluster_rank()] = largest;
-    ptx::sync_cluster();
+    sync_row();
     u64 all = 0;
     for (int r = 0; r < ptx::cluster_size(); ++r) all = max(all, leader.best[r]);
     argmax = static_cast<int>(0xffffffffU - static_cast<u32>(all));
@@ -111,7 +105,7 @@ struct RowRun {
     const Cut floor = select.floor;
     const bool usable = !fresh && leader.listed != 0 && leader.summed != 0 && floor.key <= leader.listed_high &&
                         floor.least() >= leader.listed_low;
-    ptx::sync_cluster();
+    sync_row();
     if (!usable) {
       AllSums all{};
       do {
@@ -123,20 +117,19 @@ struct RowRun {
       return all.total;
     }
     if (!select.leads()) return 0;
-    const int count = static_cast<int>(s.num_listed);
     if (leader.listed_high == abi::kKeyOfInf) {
-      for (int i = ptx::thread_idx(); i < count; i += kThreads) {
+      for_listed(s, [&](int i) {
         if (!floor.keeps(s.list_key[i], s.list_position[i])) s.list_key[i] = 0;
-      }
-      const int few = take_few<kProbs>(s, count, floor.least(), 0xffffffffU, true, select.w);
+      });
+      const int few = take_few<kProbs>(s, floor.least(), 0xffffffffU, true, select.w);
       if (few <= kFew) return block_sum(ptx::thread_idx() < few ? s.few_amount[ptx::thread_idx()] : 0, s.scratch);
     } else if (ptx::thread_idx() == 0) {
       s.num_few = kFew + 1;
     }
-    for (int i = ptx::thread_idx(); i < count; i += kThreads) {
+    for_listed(s, [&](int i) {
       if (floor.keeps(s.list_key[i], s.list_position[i]))
         add_shared(s.tile_mass + 2 * (reader.tile_at(s.list_position[i])), mass_of<kProbs>(value_of(s.list_key[i]), select.w));
-    }
+    });
     ptx::sync_block();
     return select.mass_above();
   }
@@ -148,6 +141,7 @@ struct RowRun {
     if (own < few) {
       const i32 position = s.few_position[own];
       u64 before = 0;
+#pragma unroll 1
       for (int i = 0; i < few; ++i) before += s.few_position[i] < position ? s.few_amount[i] : 0;
       if (before <= left && left < before + s.few_amount[own]) {
         s.position = position;
@@ -179,60 +173,63 @@ struct RowRun {
       }
     }
     ptx::sync_block();
-    const Cut floor = select.floor;
-    select.find_in_tile(s.tile, s.left,
-                        [&](float x, int position) { return floor.keeps(key_of(x), position) ? mass_of<kProbs>(x, select.w) : u64{0}; });
+    select.find_in_tile(s.tile, s.left, 0);
   }
 
   /// Block 0's list becomes what `cut` keeps, in any order; returns how many (0 to other blocks).
   __device__ __attribute__((noinline)) int collect(Cut cut) {
     const bool usable = select.lists_all(cut);
-    ptx::sync_cluster();
+    sync_row();
     if (!usable) {
-      if (select.leads() && ptx::thread_idx() == 0) s.num_listed = 0;
-      ptx::sync_cluster();
+      if (select.leads() && ptx::thread_idx() == 0) s.num_few = 0;
+      sync_row();
       reader.pass(
-          [&](int, int position, const auto& x) {
-#pragma unroll
+          [&](int position, const auto& x) {
+#pragma unroll 1
             for (int e = 0; e < Reader::kItems; ++e) {
               const u32 key = key_of(x[e]);
               if (!cut.keeps(key, position + e)) continue;
-              const u32 place = ptx::atomic_add_shared(&leader.num_listed, 1);
-              if (place < static_cast<u32>(S::kListCapacity)) {
-                leader.list_key[place] = key;
-                leader.list_position[place] = position + e;
-              }
+              const u32 place = ptx::atomic_add_shared(&leader.num_few, 1);
+              leader.list_key[place] = key;
+              leader.list_position[place] = position + e;
             }
           },
           [](int) {});
-      ptx::sync_cluster();
+      sync_row();
     }
     if (!select.leads()) return 0;
-    compact(cut);
+    if (usable) compact(cut);
     if (ptx::thread_idx() == 0) s.listed = 0;
     return static_cast<int>(s.num_few);
   }
 
-  /// Block 0: entries that are not kept leave the list.
-  __device__ __forceinline__ void compact(Cut cut) {
-    constexpr int kEach = S::kListCapacity / kThreads;
-    const int count = min(static_cast<int>(s.num_listed), S::kListCapacity);
-    u32 key[kEach];
-    i32 position[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int at = ptx::thread_idx() + i * kThreads;
-      key[i] = at < count ? s.list_key[at] : 0;
-      position[i] = at < count ? s.list_position[at] : 0;
-    }
-    if (ptx::thread_idx() == 0) s.num_few = 0;
+  /// Block 0: what is kept of the list moves to its front. A place that is written has been read.
+  __device__ __attribute__((noinline)) void compact(Cut cut) {
+    constexpr int kEach = 4;
     ptx::sync_block();
+    if (ptx::thread_idx() == 0) s.num_few = 0;
+#pragma unroll 1
+    for (int first = 0; first < S::kListCapacity; first += kEach * kThreads) {
+      u32 key[kEach];
+      i32 position[kEach];
+      bool kept[kEach];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (!cut.keeps(key[i], position[i])) continue;
-      const u32 place = ptx::atomic_add_shared(&s.num_few, 1);
-      s.list_key[place] = key[i];
-      s.list_position[place] = position[i];
+      for (int i = 0; i < kEach; ++i) {
+        const int at = min(first + i * kThreads + ptx::thread_idx(), S::kListCapacity - 1);
+        const int segment = at / S::kSegment;
+        key[i] = s.list_key[at];
+        position[i] = s.list_position[at];
+        kept[i] = first + i * kThreads + ptx::thread_idx() == at && at - segment * S::kSegment < s.num_listed[segment] &&
+                  cut.keeps(key[i], position[i]);
+      }
+      ptx::sync_block();
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (!kept[i]) continue;
+        const u32 place = ptx::atomic_add_shared(&s.num_few, 1);
+        s.list_key[place] = key[i];
+        s.list_position[place] = position[i];
+      }
     }
     ptx::sync_block();
   }
@@ -241,6 +238,7 @@ struct RowRun {
   __device__ __attribute__((noinline)) void sort(int count, bool by_position) {
     int size = 2;
     while (size < count) size *= 2;
+#pragma unroll 1
     for (int i = count + ptx::thread_idx(); i < size; i += kThreads) {
       s.list_key[i] = 0;
       s.list_position[i] = 0x7fffffff;
@@ -248,6 +246,7 @@ struct RowRun {
     for (int width = 2; width <= size; width *= 2) {
       for (int distance = width / 2; distance > 0; distance /= 2) {
         ptx::sync_block();
+#pragma unroll 1
         for (int i = ptx::thread_idx(); i < size / 2; i += kThreads) {
           const int low = 2 * i - (i & (distance - 1));
           const int high = low + distance;
@@ -277,12 +276,13 @@ __device__ __attribute__((noinline)) float logprob_of(float x, u64 total, float 
   return (x - w.max) / temperature - all;
 }
 
-__device__ __forceinline__ void write_empty(const abi::SampleParams& p, i64 r) {
+__device__ __attribute__((noinline)) void write_empty(const abi::SampleParams& p, i64 r) {
   if (ptx::thread_idx() == 0) {
     p.tokens.set(r, 0, 0);
     if (p.valid != nullptr) p.valid[r * p.valid_stride] = 0;
     if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, float_of(0x7fc00000U));
   }
+#pragma unroll 1
   for (int i = ptx::thread_idx(); i < p.num_top; i += kThreads) {
     p.top_tokens.set(r, i, -1);
     p.top_logprobs.set(r, i, float_of(0x7fc00000U));
@@ -350,7 +350,7 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
         p.top_logprobs.set(r, i, x);
       }
     }
-    ptx::sync_cluster();
+    sync_row();
   }
   const bool known_empty = select.weighted && !select.any();
   if (greedy || known_empty) {
@@ -362,7 +362,7 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
       if (p.logprobs.data != nullptr)
         p.logprobs.set(r, 0, filtered ? 0.0F : logprob_of<kProbs>(select.w.max, total, temperature, select.w));
     }
-    ptx::sync_cluster();
+    sync_row();
     return;
   }
 
@@ -402,7 +402,7 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
       }
     }
   }
-  ptx::sync_cluster();
+  sync_row();
 }
 
 /// Entries of a chunk to the output row: as one or two 16-byte stores where they lie so. kMask: y tells which entries of the input stay.
@@ -478,7 +478,7 @@ __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slo
   if (any && !kMask) {
     kept = run.kept_by_tile(kKind == RowKind::softmax);
     if (select.leads() && ptx::thread_idx() == 0) run.s.left = kept;
-    ptx::sync_cluster();
+    sync_row();
     kept = run.leader.left;
   }
   const Cut floor = select.floor;
@@ -486,7 +486,7 @@ __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slo
   const int argmax = run.argmax;
   auto rows = run.reader;
   rows.pass(
-      [&](int, int position, const auto& x) {
+      [&](int position, const auto& x) {
         float y[Run::Reader::kItems];
 #pragma unroll
         for (int e = 0; e < Run::Reader::kItems; ++e) {
@@ -503,7 +503,7 @@ __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slo
         write_chunk<T, kMask>(p, out, position, y, raw);
       },
       [](int) {});
-  ptx::sync_cluster();
+  sync_row();
 }
 
 }  // namespace girih::sampling

@@ -44,11 +44,11 @@ struct Selector {
   }
 
   /// Before every pass: sums are cleared before any block can add to another's.
-  __device__ __forceinline__ void prepare() {
-    for (int i = ptx::thread_idx(); i < reader.num_tiles() * 2; i += kThreads) s.tile_mass[i] = 0;
-    for (int i = ptx::thread_idx(); i < reader.num_tiles(); i += kThreads) s.tile_inside[i] = 0;
+  __device__ __attribute__((noinline)) void prepare() {
+#pragma unroll 1
+    for (int i = ptx::thread_idx(); i < reader.num_tiles(); i += kThreads) s.tile_mass[2 * i] = s.tile_mass[2 * i + 1] = s.tile_inside[i] = 0;
     clear_histogram(s);
-    ptx::sync_cluster();
+    sync_row();
   }
 
   /// One pass under a bracket without a histogram. kMass: masses are added up, else entries are only counted.
@@ -66,18 +66,27 @@ struct Selector {
     const u32 lanes_before = (1U << ptx::lane_idx()) - 1U;
     const int segment = ptx::thread_idx() / ptx::kWarp * kSegment;
     WarpSums sums{};
-    Masses total, above;
+    SplitMass total{}, above{};  // sums of the bits
     float largest = Reader::kNothing;
     u32 tile_inside = 0;
     int listed = 0;  // of the warp
-    int tiles = 0;
+    u32 summed = 0;  // masses in `total`
     rows.pass(
-        [&](int, int position, auto& x) {
+        [&](int position, auto& x) {
           constexpr int kItems = Reader::kItems;
           if (!plain) {
 #pragma unroll
             for (int e = 0; e < kItems; ++e) {
               if (!kept.keeps(key_of(x[e]), position + e)) x[e] = Reader::kNothing;
+            }
+          }
+          float weight[kItems];
+          if constexpr (kMass) {
+#pragma unroll
+            for (int e = 0; e < kItems; ++e) weight[e] = kProbs ? x[e] : logit_weight(x[e], weighting);
+            if (kProbs && !weighting.plain) {
+#pragma unroll
+              for (int e = 0; e < kItems; ++e) weight[e] = scaled_weight<kProbs>(x[e], weighting);
             }
           }
           u32 inside = 0;
@@ -86,9 +95,11 @@ struct Selector {
             largest = ptx::max_number(largest, x[e]);
             const bool is_above = x[e] > high;
             if constexpr (kMass) {
-              const SplitMass mass = split_mass(scaled_weight<kProbs>(x[e], weighting));
-              total.add(mass);
-              if (is_above) above.add(mass);
+              const SplitMass mass = split_mass(weight[e]);
+              total.high += mass.high;
+              total.low += mass.low;
+              above.high += is_above ? mass.high : kHighZero;
+              above.low += is_above ? mass.low : kLowZero;
             } else {
               sums.above_count += is_above ? 1U : 0U;
             }
@@ -114,12 +125,15 @@ struct Selector {
         },
         [&](int tile) {
           if constexpr (kMass) {
-            const u32 mass_high = ptx::sum_warp(above.high), mass_low = ptx::sum_warp(above.low);
-            if (ptx::lane_idx() == 0) add_shared(own.tile_mass + 2 * tile, joined(mass_high, mass_low));
-            above = Masses{};
-            if (++tiles % 32 == 0) {  // no more than 16 entries a tile
-              sums.total += total.sum();
-              total = Masses{};
+            constexpr u32 kEach = Reader::kChunks * Reader::kItems;
+            const u32 mass_high = ptx::sum_warp(above.high - kEach * kHighZero), mass_low = ptx::sum_warp(above.low - kEach * kLowZero);
+            if (ptx::lane_idx() == 0) add_shared(own.tile_mass + 2 * tile, joined(mass_high, mass_low, 0));
+            above = {};
+            summed += kEach;
+            if (summed >= 512) {
+              sums.total += joined(total.high, total.low, summed);
+              total = {};
+              summed = 0;
             }
           }
           if (!lists) {
@@ -130,13 +144,12 @@ struct Selector {
           }
         });
     reader.passed(rows);
-    sums.total += total.sum();
+    sums.total += joined(total.high, total.low, summed);
     sums.largest = key_of(largest);
     sums.listed = static_cast<u32>(listed);
     report(sums);
-    AllSums all = read_sums(leader);
-    if (lists && b.low <= b.high) gather(s, leader, all);
-    if (lists) all.inside_count = all.listed;
+    const AllSums all = read_sums(leader);
+    if (b.low < b.high && all.fits != 0) gather(s, leader);
     return all;
   }
 
@@ -149,7 +162,7 @@ struct Selector {
     float largest = Reader::kNothing;
     u64 tile_above = 0;
     rows.pass(
-        [&](int, int position, auto& x) {
+        [&](int position, auto& x) {
 #pragma unroll 1
           for (int e = 0; e < Reader::kItems; ++e) {
             const u32 key = key_of(x[e]);
@@ -178,6 +191,7 @@ struct Selector {
     sums.largest = key_of(largest);
     if (!leads()) {
       ptx::sync_block();
+#pragma unroll 1
       for (int i = ptx::thread_idx(); i < kBins; i += kThreads) {
         const u64 sum = read_pair(s.histogram + 2 * i);
         if (sum != 0) add_shared(leader.histogram + 2 * i, sum);
@@ -188,23 +202,25 @@ struct Selector {
   }
 
   /// A pass's sums, by warps, and tiles to block 0.
-  __device__ __forceinline__ void report(WarpSums sums) {
+  __device__ __attribute__((noinline)) void report(WarpSums sums) {
     sums.nan = ptx::any(reader.saw_nan()) ? 1 : 0;
     report_sums(leader, sums);
     if (!leads()) {
       ptx::sync_block();
+#pragma unroll 1
       for (int i = reader.first_tile() + ptx::thread_idx(); i < reader.last_tile(); i += kThreads) {
         leader.tile_mass[2 * i] = s.tile_mass[2 * i];
         leader.tile_mass[2 * i + 1] = s.tile_mass[2 * i + 1];
         leader.tile_inside[i] = s.tile_inside[i];
       }
     }
-    ptx::sync_cluster();
+    sync_row();
   }
 
   /// Block 0, after a pass.
-  __device__ __forceinline__ u64 mass_above() {
+  __device__ __attribute__((noinline)) u64 mass_above() {
     u64 sum = 0;
+#pragma unroll 1
     for (int i = ptx::thread_idx(); i < reader.num_tiles(); i += kThreads) sum += read_pair(s.tile_mass + 2 * i);
     return block_sum(sum, s.scratch);
   }
@@ -213,13 +229,13 @@ struct Selector {
   __device__ __attribute__((noinline)) Bracket snapped(u32 low, u32 high, float& expected) {
     u64 inside = 0;
     u32 first = 0xffffffffU, last = 0;
-    for (int i = ptx::thread_idx(); i < num_sampled; i += kThreads) {
+    for_listed(s, [&](int i) {
       const u32 key = s.list_key[i];
-      if (key < low || key > high) continue;
+      if (key < low || key > high) return;
       ++inside;
       first = min(first, key);
       last = max(last, key);
-    }
+    });
     inside = block_sum(inside, s.scratch);
     expected = static_cast<float>(inside) / sampled_part;
     if (inside != 0) {
@@ -242,11 +258,11 @@ struct Selector {
     const float margin = 4.0F * sqrt(expected) + 8.0F;
     u32 low = least;
     Cut cut{};
-    if (cut_listed<kProbs>(s, num_sampled, least, abi::kKeyOfInf, false, static_cast<u64>(expected + margin), w, cut)) low = cut.key;
+    if (cut_listed<kProbs>(s, least, abi::kKeyOfInf, false, static_cast<u64>(expected + margin), w, cut)) low = cut.key;
     float length = 0;
     Bracket b = snapped(low, abi::kKeyOfInf, length);
     if (is_long(length) && expected > margin + 1.0F) {
-      if (cut_listed<kProbs>(s, num_sampled, least, abi::kKeyOfInf, false, static_cast<u64>(expected - margin), w, cut))
+      if (cut_listed<kProbs>(s, least, abi::kKeyOfInf, false, static_cast<u64>(expected - margin), w, cut))
         b = snapped(low, max(cut.key, low), length);
     }
     return b.low != b.high && is_long(length) ? with_histogram(b.low, b.high) : b;
@@ -267,12 +283,12 @@ struct Selector {
     constexpr int kCoarsest = 17;  // 64 bins of a factor of 2
     u32 top = 0, bottom = 0xffffffffU;
     const auto weight_bits = [this, least](u32 key) { return key < least ? 0U : bits_of(scaled_weight<kProbs>(value_of(key), w)); };
-    for (int i = ptx::thread_idx(); i < num_sampled; i += kThreads) {
+    for_listed(s, [&](int i) {
       const u32 bits = weight_bits(s.list_key[i]);
-      if (bits == 0) continue;
+      if (bits == 0) return;
       top = max(top, bits);
       bottom = min(bottom, bits);
-    }
+    });
     top = static_cast<u32>(block_max(top, s.scratch));
     bottom = static_cast<u32>(~block_max(~static_cast<u64>(bottom), s.scratch));
     if (top == 0 || top >= bits_of(2.0F)) return {least, abi::kKeyOfInf, 0, 0};
@@ -283,13 +299,14 @@ struct Selector {
       ptx::sync_block();
       clear_histogram(s);
       ptx::sync_block();
-      for (int i = ptx::thread_idx(); i < num_sampled; i += kThreads) {
+      for_listed(s, [&](int i) {
         const u32 bits = weight_bits(s.list_key[i]);
         u32 below = top - bits;
-        if (bits == 0 || bits > top || (below > width && round > 0)) continue;
+        if (bits == 0 || bits > top || (below > width && round > 0)) return;
         below = min(below, width);
-        add_shared(s.histogram + 2 * (static_cast<u32>(kBins - 1) - (below >> shift)), mass_of<kProbs>(value_of(s.list_key[i]), w));
-      }
+        const SplitMass mass = split_mass(float_of(bits));
+        add_shared(s.histogram + 2 * (static_cast<u32>(kBins - 1) - (below >> shift)), joined(mass.high, mass.low, 1));
+      });
       ptx::sync_block();
       if (round == 0) {
         u64 own[kBinsEach];
@@ -355,7 +372,7 @@ struct Selector {
     } else if (all.fits == 0) {
       next = with_histogram(b.low, min(b.high, largest));
     } else {
-      found = cut_listed<kProbs>(s, static_cast<int>(all.listed), b.low, min(b.high, largest), kByMass, need - above, w, cut);
+      found = cut_listed<kProbs>(s, b.low, min(b.high, largest), kByMass, need - above, w, cut);
       below = !found;
     }
     if (below) {
@@ -372,7 +389,6 @@ struct Selector {
       s.summed = kByMass || b.high == abi::kKeyOfInf ? 1 : 0;
       s.listed_low = b.low;
       s.listed_high = b.high;
-      s.num_listed = all.listed;
     }
   }
 
@@ -388,52 +404,51 @@ struct Selector {
     ptx::sync_block();
     const int tile = s.tile;
     if (tile >= reader.num_tiles()) return 0x7fffffff;
-    find_in_tile(tile, s.left - 1, [&](float x, int position) { return key_of(x) == key && floor.keeps(key, position) ? u64{1} : u64{0}; });
+    find_in_tile(tile, s.left - 1, key);
     return s.position + 1;
   }
 
-  /// Block 0: of a tile's entries in order, the first whose amount brings the sum above `left`; into s.position and s.value.
-  template <typename Amount>
-  __device__ __forceinline__ void find_in_tile(int tile, u64 left, Amount amount) {
-    float own[Reader::kChunks][Reader::kItems];
-    reader.read_tile(tile, own);
-    u64 before_round = 0;
-#pragma unroll 1
-    for (int c = 0; c < Reader::kChunks; ++c) {
-      const int first = reader.first_entry(tile) + (ptx::thread_idx() + c * kThreads) * Reader::kItems;
+  /// Block 0: of a tile's entries that the floor keeps, in order, the first with which their masses add up to more than `left`; into
+  /// s.position and s.value. only != 0: entries of this key are counted instead.
+  __device__ __attribute__((noinline)) void find_in_tile(int tile, u64 left, u32 only) {
+    const Cut kept = floor;
+    u64 before_chunk = 0;
+    reader.visit_tile(tile, [&](int position, const auto& x) {
+      u64 each[Reader::kItems];
       u64 sum = 0;
 #pragma unroll
-      for (int e = 0; e < Reader::kItems; ++e) sum += amount(own[c][e], first + e);
-      u64 total = 0;
-      u64 before = before_round + block_scan(sum, s.scratch, total);
-      if (before <= left && left < before + sum) {
-#pragma unroll
-        for (int e = 0; e < Reader::kItems; ++e) {
-          const u64 each = amount(own[c][e], first + e);
-          if (before <= left && left < before + each) {
-            s.position = first + e;
-            s.value = own[c][e];
-          }
-          before += each;
-        }
+      for (int e = 0; e < Reader::kItems; ++e) {
+        const u32 key = key_of(x[e]);
+        each[e] = only == 0 ? mass_of<kProbs>(x[e], w) : key == only ? 1 : 0;
+        each[e] = kept.keeps(key, position + e) ? each[e] : 0;
+        sum += each[e];
       }
-      before_round += total;
-    }
+      u64 total = 0;
+      u64 before = before_chunk + block_scan(sum, s.scratch, total);
+#pragma unroll
+      for (int e = 0; e < Reader::kItems; ++e) {
+        if (before <= left && left < before + each[e]) {
+          s.position = position + e;
+          s.value = x[e];
+        }
+        before += each[e];
+      }
+      before_chunk += total;
+    });
     ptx::sync_block();
   }
 
   /// Block 0: the cut where the list of the last pass has all that `floor` keeps.
   __device__ __attribute__((noinline)) Cut find_listed(bool by_mass, u64 count, float p, u64 whole) {
-    const int listed = static_cast<int>(s.num_listed);
     u64 all = 0;
-    for (int i = ptx::thread_idx(); i < listed; i += kThreads) {
+    for_listed(s, [&](int i) {
       if (!floor.keeps(s.list_key[i], s.list_position[i])) s.list_key[i] = 0;
       all += amount_of<kProbs>(s.list_key[i], by_mass, w);
-    }
+    });
     all = block_sum(all, s.scratch);
     const u64 need = by_mass ? abi::mass_needed(whole != 0 ? whole : all, bits_of(p)) : count;
     Cut cut{};
-    return cut_listed<kProbs>(s, listed, s.listed_low, key_of(w.max), by_mass, need, w, cut) ? cut : floor;
+    return cut_listed<kProbs>(s, s.listed_low, key_of(w.max), by_mass, need, w, cut) ? cut : floor;
   }
 
   /// Whether that is so: known to all blocks, between barriers of the cluster.
@@ -446,7 +461,7 @@ struct Selector {
   template <bool kByMass>
   __device__ __attribute__((noinline)) Cut find(u64 count, float p, u64 whole) {
     const bool listed = lists_all(floor);
-    ptx::sync_cluster();
+    sync_row();
     if (leads()) {
       if (listed) {
         const Cut cut = find_listed(kByMass, count, p, whole);
@@ -464,10 +479,10 @@ struct Selector {
       const AllSums all = b.histogram != 0 ? pass_histogram(b, kByMass) : pass<kByMass>(b);
       if (settle(all, kByMass)) continue;
       if (leads()) decide<kByMass>(b, kByMass ? abi::mass_needed(whole != 0 ? whole : all.total, bits_of(p)) : count, all);
-      ptx::sync_cluster();
+      sync_row();
       if (leader.found != 0) break;
     }
-    if (listed) ptx::sync_cluster();
+    if (listed) sync_row();
     num_sampled = 0;  // the list has other entries now
     return leader.cut;
   }

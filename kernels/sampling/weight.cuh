@@ -59,8 +59,8 @@ __device__ __forceinline__ float scaled_weight(float x, const Weighting& w) {
   return logit_weight(x, w);
 }
 
-/// A mass is 2^22 `high` + `low`: the bits of a weight in units of 2^-21, and of the rest in units of 2^-43. Both come by additions whose
-/// last bit is worth that; what the sums' bits count from is taken off at the end (Masses).
+/// A mass is 2^22 (high - kHighZero) + (low - kLowZero): a weight in units of 2^-21, and the rest in units of 2^-43. Both are the bits of
+/// additions whose last bit is worth that. Sums of up to 1024 fit 32 bits; what each counts from is taken off at the end.
 struct SplitMass {
   u32 high;
   u32 low;
@@ -72,23 +72,15 @@ __device__ __forceinline__ SplitMass split_mass(float scaled) {
   const float rest = scaled - (high - 4.0F);  // exact
   return {bits_of(high), bits_of(ptx::add_toward_zero(rest, 0x1p-20F))};
 }
-__device__ __forceinline__ u64 joined(u32 high, u32 low) { return (static_cast<u64>(high) << 22) + low; }
-
-/// A sum of up to 1024 masses.
-struct Masses {
-  u32 high = 0;
-  u32 low = 0;
-  __device__ __forceinline__ void add(SplitMass m) {
-    high += m.high - kHighZero;
-    low += m.low - kLowZero;
-  }
-  __device__ __forceinline__ u64 sum() const { return joined(high, low); }
-};
+/// The mass of `count` of them added up, modulo 2^32 each.
+__device__ __forceinline__ u64 joined(u32 high, u32 low, u32 count) {
+  return (static_cast<u64>(high - count * kHighZero) << 22) + (low - count * kLowZero);
+}
 
 template <bool kProbs>
 __device__ __forceinline__ u64 mass_of(float x, const Weighting& w) {
   const SplitMass m = split_mass(scaled_weight<kProbs>(x, w));
-  return joined(m.high - kHighZero, m.low - kLowZero);
+  return joined(m.high, m.low, 1);
 }
 /// weight / the weight of a mass.
 template <bool kProbs>
