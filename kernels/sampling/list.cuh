@@ -236,7 +236,7 @@ __device__ __attribute__((noinline)) void report_sums(S& leader, WarpSums sums) 
   sums.inside = warp_sum(sums.inside);
   sums.above_count = ptx::sum_warp(sums.above_count);
   sums.inside_count = ptx::sum_warp(sums.inside_count);
-  sums.largest = static_cast<u32>(warp_max(sums.largest));
+  sums.largest = ptx::max_warp(sums.largest);
   if (ptx::lane_idx() == 0) leader.sums[ptx::cluster_rank() * kWarps + ptx::thread_idx() / ptx::kWarp] = sums;
 }
 /// All of them, to every thread. Between barriers of the cluster.
@@ -260,7 +260,7 @@ __device__ __attribute__((noinline)) AllSums read_sums(const S& leader) {
   all.above_count = ptx::sum_warp(all.above_count);
   all.inside_count = ptx::sum_warp(all.inside_count);
   all.listed = ptx::sum_warp(all.listed);
-  all.largest = static_cast<u32>(warp_max(all.largest));
+  all.largest = ptx::max_warp(all.largest);
   all.nan = ptx::any(all.nan != 0) ? 1 : 0;
   return all;
 }

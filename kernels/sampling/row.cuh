@@ -85,7 +85,7 @@ class RowReader {
 
   /// Calls f(position of x[0], x) for all chunks of this thread in this block's tiles, and end(tile) after each tile. Entries without mass,
   /// and what is not in the row, are kNothing. All threads of the block make the same calls together.
-  template <typename F, typename End>
+  template <bool kUnrolled = true, typename F, typename End>
   __device__ __forceinline__ void pass(F f, End end) {
     const int count = end_ - begin_;
     const bool backward = (passes_ & 1) != 0;
@@ -100,7 +100,7 @@ class RowReader {
       ptx::cp_async_commit();
       if (i < 0) continue;
       ptx::cp_async_wait<kRing - 1>();
-      process(tile, slot(tile, i), f);
+      process<kUnrolled>(tile, slot(tile, i), f);
       end(tile);
       tile += step;
     }
@@ -118,23 +118,39 @@ class RowReader {
       ptx::prefetch_l2(reinterpret_cast<const void*>(at));
   }
 
-  /// Calls f(number, x) for `count` chunks of the row, which lie in evenly spread groups of four; blocks and threads share them.
-  /// `count`: a multiple of 4 that the row has. Edits are left out.
+  /// Calls f(number, x) for `count` chunks of the row, which lie in evenly spread groups of four; blocks and threads share them. `count`: a
+  /// multiple of 4 that the row has, and the slots for tiles. Edits are left out.
   template <typename F>
   __device__ __forceinline__ void sample(int count, F f) {
     constexpr int kGroup = 4;
-    const float step = static_cast<float>(num_chunks() / kGroup) / static_cast<float>(count / kGroup);
-#pragma unroll 4
-    for (int i = ptx::cluster_rank() * kThreads + ptx::thread_idx(); i < count; i += ptx::cluster_size() * kThreads) {
-      const int group = min(static_cast<int>(static_cast<float>(i / kGroup) * step), num_chunks() / kGroup - 1);
-      const int position = (group * kGroup + i % kGroup) * kItems - lead_;
-      const bool whole = dense_ && position >= 0 && position + kItems <= n_;
+    const int groups = num_chunks() / kGroup;
+    const float step = static_cast<float>(groups) / static_cast<float>(count / kGroup);
+    const int begin = ptx::cluster_rank() * kThreads + ptx::thread_idx();
+    const auto position_of = [&](int i) {
+      return (min(static_cast<int>(static_cast<float>(i / kGroup) * step), groups - 1) * kGroup + i % kGroup) * kItems - lead_;
+    };
+#pragma unroll 1
+    for (int i = begin; i < count; i += ptx::cluster_size() * kThreads) {
+      const int position = position_of(i);
+      Vec16* s_to = reinterpret_cast<Vec16*>(slots()) + i;
+      if (dense_ && position >= 0 && position + kItems <= n_) {
+        ptx::cp_async_16(s_to, row_ + static_cast<i64>(position) * static_cast<i64>(sizeof(T)), true);
+      } else {
+        *s_to = load_some<T>(row_, stride_, n_, position);
+      }
+    }
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+#pragma unroll 1
+    for (int i = begin; i < count; i += ptx::cluster_size() * kThreads) {
       float x[kItems];
-      widen(x, whole ? ptx::load_stream(row_ + static_cast<i64>(position) * static_cast<i64>(sizeof(T))) : load_some<T>(row_, stride_, n_, position));
-      if constexpr (kMasked) mask(x, position);
+      widen(x, reinterpret_cast<const Vec16*>(slots())[i]);
+      if constexpr (kMasked) mask(x, position_of(i));
       f(i, x);
     }
   }
+  /// How many chunks the slots hold.
+  static __device__ __forceinline__ int most_sampled(int num_slots) { return num_slots * (kTileBytes / kChunkBytes); }
 
   /// Calls f(position of x[0], x) for this thread's chunks of one tile of the row, whichever block has it in passes.
   template <typename F>
@@ -143,7 +159,7 @@ class RowReader {
     load_tile(tile, s_slot);
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
-    process(tile, s_slot, f);
+    process<false>(tile, s_slot, f);
     if (stays_) passes_ = 0;
   }
 
@@ -201,12 +217,13 @@ class RowReader {
     return static_cast<u32>((static_cast<u64>(high) << 32 | low) >> (position - word * 32));
   }
 
-  template <typename F>
+  template <bool kUnrolled, typename F>
   __device__ __forceinline__ void process(int tile, const u8* s_slot, F f) {
+    constexpr int kUnroll = kUnrolled ? kChunks : 1;
     const Vec16* s_chunks = reinterpret_cast<const Vec16*>(s_slot) + ptx::thread_idx();
     float* s_work = work();
     if constexpr (kEdits) {
-#pragma unroll
+#pragma unroll kUnroll
       for (int c = 0; c < kChunks; ++c) {
         float x[kItems];
         widen(x, s_chunks[c * kThreads]);
@@ -217,7 +234,7 @@ class RowReader {
       patch(edits(), s_work, first_entry(tile), kTile, kNothing);
       ptx::sync_block();
     }
-#pragma unroll
+#pragma unroll kUnroll
     for (int c = 0; c < kChunks; ++c) {
       const int chunk = ptx::thread_idx() + c * kThreads;
       const int position = first_entry(tile) + chunk * kItems;

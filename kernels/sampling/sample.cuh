@@ -17,24 +17,29 @@ struct RowRun {
   S& leader;
   Reader reader;
   Select select;
+  int num_slots;
   int argmax = 0;
 
-  __device__ RowRun(const u8* row, i64 stride, int n, int num_slots)
+  __device__ RowRun(const u8* row, i64 stride, int n, int slots)
       : s(*reinterpret_cast<S*>(ptx::shared_memory())),
         leader(ptx::cluster_rank() == 0 ? s : *ptx::in_block(&s, 0)),
-        reader(row, stride, n, num_slots),
-        select{reader, s, leader} {}
+        reader(row, stride, n, slots),
+        select{reader, s, leader},
+        num_slots(slots) {}
 
   /// First of all. `sampled`: cuts will be asked for.
   __device__ __attribute__((noinline)) void begin(float temperature, bool sampled) {
     select.temperature = temperature;
     select.w = make_weighting(kProbs, 1.0F, temperature);
     select.weighted = false;
-    if (ptx::thread_idx() == 0) s.listed = 0;
+    if (ptx::thread_idx() == 0) {
+      s.listed = 0;
+      s.bracket.histogram = 0;
+    }
     sync_row();  // before any block writes to another's memory, that one must have begun
     if (sampled && reader.size() > S::kListCapacity / 2) {
       const int chunks = reader.num_chunks() / 4 * 4;
-      const int count = min(S::kListCapacity / Reader::kItems / 4 * 4, chunks);
+      const int count = min(min(S::kListCapacity / Reader::kItems, Reader::most_sampled(num_slots)) / 4 * 4, chunks);
       S& first = leader;
       reader.sample(count, [&](int number, const float(&x)[Reader::kItems]) {
 #pragma unroll
@@ -85,7 +90,7 @@ struct RowRun {
   /// The least key whose mass is at least min_p of the largest, found on the masses themselves.
   __device__ __attribute__((noinline)) u32 least_key(float min_p) const {
     const u64 largest = mass_of<kProbs>(select.w.max, select.w);
-    const u64 need = min_p >= 1.0F ? largest : abi::mass_needed(largest, bits_of(min_p));
+    const u64 need = min_p >= 1.0F ? largest : mass_needed(largest, min_p);
     u32 low = Select::kNothingKey + 1;
     u32 high = key_of(select.w.max);
     while (low < high) {
@@ -183,7 +188,7 @@ struct RowRun {
     if (!usable) {
       if (select.leads() && ptx::thread_idx() == 0) s.num_few = 0;
       sync_row();
-      reader.pass(
+      reader.template pass<false>(
           [&](int position, const auto& x) {
 #pragma unroll 1
             for (int e = 0; e < Reader::kItems; ++e) {

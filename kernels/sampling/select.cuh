@@ -47,6 +47,8 @@ struct Selector {
   __device__ __attribute__((noinline)) void prepare() {
 #pragma unroll 1
     for (int i = ptx::thread_idx(); i < reader.num_tiles(); i += kThreads) s.tile_mass[2 * i] = s.tile_mass[2 * i + 1] = s.tile_inside[i] = 0;
+    sync_row();
+    if (leader.bracket.histogram == 0) return;
     clear_histogram(s);
     sync_row();
   }
@@ -161,7 +163,7 @@ struct Selector {
     WarpSums sums{};
     float largest = Reader::kNothing;
     u64 tile_above = 0;
-    rows.pass(
+    rows.template pass<false>(
         [&](int position, auto& x) {
 #pragma unroll 1
           for (int e = 0; e < Reader::kItems; ++e) {
@@ -446,7 +448,7 @@ struct Selector {
       all += amount_of<kProbs>(s.list_key[i], by_mass, w);
     });
     all = block_sum(all, s.scratch);
-    const u64 need = by_mass ? abi::mass_needed(whole != 0 ? whole : all, bits_of(p)) : count;
+    const u64 need = by_mass ? mass_needed(whole != 0 ? whole : all, p) : count;
     Cut cut{};
     return cut_listed<kProbs>(s, s.listed_low, key_of(w.max), by_mass, need, w, cut) ? cut : floor;
   }
@@ -478,7 +480,7 @@ struct Selector {
       const Bracket b = leader.bracket;
       const AllSums all = b.histogram != 0 ? pass_histogram(b, kByMass) : pass<kByMass>(b);
       if (settle(all, kByMass)) continue;
-      if (leads()) decide<kByMass>(b, kByMass ? abi::mass_needed(whole != 0 ? whole : all.total, bits_of(p)) : count, all);
+      if (leads()) decide<kByMass>(b, kByMass ? mass_needed(whole != 0 ? whole : all.total, p) : count, all);
       sync_row();
       if (leader.found != 0) break;
     }

@@ -82,6 +82,7 @@ __device__ __forceinline__ u64 mass_of(float x, const Weighting& w) {
   const SplitMass m = split_mass(scaled_weight<kProbs>(x, w));
   return joined(m.high, m.low, 1);
 }
+__device__ __attribute__((noinline)) inline u64 mass_needed(u64 total, float p) { return abi::mass_needed(total, bits_of(p)); }
 /// weight / the weight of a mass.
 template <bool kProbs>
 __device__ __forceinline__ float part_of(float x, u64 mass, const Weighting& w) {
@@ -101,7 +102,7 @@ struct Cut {
   static constexpr int kNone = -1024;  // a limit below all positions, those of what lies before the row included
   u32 key;
   int limit;
-  __device__ __forceinline__ bool keeps(u32 k, int position) const { return k > key || (k == key && position < limit); }
+  __device__ __forceinline__ bool keeps(u32 k, int position) const { return (k > key) | ((k == key) & (position < limit)); }
   /// The least key of which it may keep something.
   __device__ __forceinline__ u32 least() const { return key + (limit > 0 ? 0U : 1U); }
 };

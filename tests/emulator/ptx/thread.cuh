@@ -90,6 +90,15 @@ inline u32 sum_warp(u32 value, const char* file = __builtin_FILE(), int line = _
   return value;
 }
 
+inline u32 max_warp(u32 value, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::warp_collective(value, {"max_warp", file, line}, [](const auto& lanes) {
+    u32 most = 0;
+    for (const u32* lane : lanes) most = max(most, *lane);
+    for (u32* lane : lanes) *lane = most;
+  });
+  return value;
+}
+
 inline int cluster_size() { return emulator::current().block->cluster_size; }
 inline int cluster_rank() { return emulator::current().block->cluster_rank; }
 inline void sync_cluster(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
