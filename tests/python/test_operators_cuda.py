@@ -34,22 +34,11 @@ def refused(error, text, call):
     raise SystemExit(f"not refused: {text}")
 
 
-x, tokens = OnGpu((2, 8), "<f4", 0), OnGpu((2,), "<i4", 1024)
-probs, out = OnGpu((2, 3, 8), "<f4", 2048), OnGpu((2, 8), "<f4", 4096)
-only_cpu = "runs on the CPU only so far"
-refused(NotImplementedError, only_cpu, lambda: girih.sample(x, tokens=tokens))
-refused(NotImplementedError, only_cpu, lambda: girih.softmax(x, out=out))
-refused(NotImplementedError, only_cpu, lambda: girih.top_p_renorm_probs(x, 0.5, out=out))
-refused(NotImplementedError, only_cpu, lambda: girih.top_k_renorm_probs(x, 2, out=out))
-refused(NotImplementedError, only_cpu, lambda: girih.top_k_mask_logits(x, 2, out=out))
-refused(NotImplementedError, only_cpu, lambda: girih.top_k(x, 2, values=False, indices=OnGpu((2, 2), "<i4", 1024)))
-refused(
-    NotImplementedError,
-    only_cpu,
-    lambda: girih.chain_speculative_sample(
-        probs, OnGpu((2, 2), "<i4", 1024), tokens=OnGpu((2, 3), "<i4", 8192), accepted=False
-    ),
-)
+x, tokens, out = OnGpu((2, 8), "<f4", 0), OnGpu((2,), "<i4", 1024), OnGpu((2, 8), "<f4", 4096)
+host = __import__("numpy").zeros(2, "i4")
+refused(ValueError, "tokens.device=cpu; the context is for cuda:0", lambda: girih.sample(x, tokens=host))
+refused(ValueError, "tokens: must be given, since OnGpu arrays cannot be made here", lambda: girih.sample(x))
+refused(ValueError, "out: must be given, since OnGpu arrays cannot be made here", lambda: girih.softmax(x))
 refused(ValueError, "out: must be given, since OnGpu arrays cannot be made here", lambda: girih.rms_norm(x))
 refused(ValueError, "x.device=cuda:0; the context is for cpu", lambda: girih.rms_norm(x, out=out, context=girih.default_context()))
 refused(ValueError, "weight.device=cpu; the context is for cuda:0", lambda: girih.rms_norm(x, __import__("numpy").ones(8, "f4"), out=out))
