@@ -36,6 +36,7 @@ constexpr PlanCase kPlanCases[] = {
     {"mixed-h200", "1x31,2048", "4096x31,2048", 0, 0, 90},
 };
 constexpr double kBalanceBar = 1.05;
+constexpr double kListBalanceBar = 1.08;  // on a GPU tiles stay whole where cutting them costs as much
 
 Schedule schedule_for(const PlanCase& c, const Context& context, const OwnedBatch& owned) {
   if (c.arch == 0) return girih::schedule(context, owned.spec, owned.limits(), {.num_units = c.num_units});
@@ -80,10 +81,11 @@ BenchRow measure(const PlanCase& c, const Context& context, int repeats, Allocat
   row.extra["num_units"] = schedule.num_units();
   row.extra["num_items"] = plan.info().num_items;
   row.extra["balance"] = unit_balance;
-  row.extra["balance_bar"] = kBalanceBar;
+  const double balance_bar = c.arch == 0 ? kBalanceBar : kListBalanceBar;
+  row.extra["balance_bar"] = balance_bar;
   row.extra["allocations_per_repeat"] = static_cast<double>(allocations) / repeats;
   if (c.bar_us > 0) row.extra["bar_seconds"] = c.bar_us * 1e-6;
-  row.extra["ok"] = unit_balance <= kBalanceBar && allocations == 0 && (c.bar_us == 0 || seconds <= c.bar_us * 1e-6);
+  row.extra["ok"] = unit_balance <= balance_bar && allocations == 0 && (c.bar_us == 0 || seconds <= c.bar_us * 1e-6);
   return row;
 }
 

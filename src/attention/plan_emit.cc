@@ -206,7 +206,7 @@ UnitShares shares_of(const Planner& p, const ScheduleState& schedule, int list) 
   const std::int32_t blocks = class_blocks(schedule, list);
   const ClassTune& tune = schedule.tune.classes[list];
   const bool enough = p.total_cost[list] / blocks * kShare / 256 >= tune.cost_piece + kFewestSteps * tune.cost_block;
-  return {units, blocks, enough ? kShare : 0};
+  return {units, blocks, 0, enough ? kShare : 0};
 }
 
 }  // namespace
@@ -227,7 +227,12 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
     const std::span<const LineStrip> strips = strips_of(p, schedule, list);
     const abi::Line line{strips.data(), p.tiles.data(), p.items.data(), static_cast<std::int32_t>(strips.size()),
                          !schedule.spec.batch_invariant};
-    partition(line, shares_of(p, schedule, list), {p.total_cost[list], p.max_piece_cost[list], p.min_step_cost[list]},
+    partition(line, shares_of(p, schedule, list),
+              {.total = p.total_cost[list],
+               .max_piece = p.max_piece_cost[list],
+               .min_step = p.min_step_cost[list],
+               .num_tiles = p.num_tiles[list],
+               .max_tile = p.max_tile_cost[list]},
               p.unit_ends.data() + begin, p.unit_costs.data() + begin);
     emitter.start(line);
     for (int u = begin; u < end; ++u) {

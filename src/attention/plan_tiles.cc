@@ -260,6 +260,7 @@ class TileLayer {
     }
     p_.num_instances += std::int64_t{heads} * (strip.tile_end - strip.tile_begin);
     p_.num_items += static_cast<std::int64_t>(p_.items.size() - item_begin) * heads;
+    p_.num_tiles[list_] += std::int64_t{heads} * (strip.tile_end - strip.tile_begin);
     p_.total_cost[list_] += strip.cost * heads;
   }
 
@@ -310,6 +311,7 @@ class TileLayer {
     p_.items[first].flags |= WorkItem::kFirst;
     p_.items.back().flags |= WorkItem::kLast;
     strip.cost += tile.cost;
+    p_.max_tile_cost[list_] = std::max(p_.max_tile_cost[list_], tile.cost);
     p_.pairs += rows * writer.keys() * strip.copies;
   }
 
@@ -337,6 +339,8 @@ void lay_tiles(Planner& p, const ScheduleState& schedule, const Batch& batch) {
   std::fill_n(p.total_cost, kNumClasses, 0);
   std::fill_n(p.max_piece_cost, kNumClasses, 0);
   std::fill_n(p.min_step_cost, kNumClasses, kMaxIndex);
+  std::fill_n(p.num_tiles, kNumClasses, 0);
+  std::fill_n(p.max_tile_cost, kNumClasses, 0);
   p.heads_differ = false;
   bool needs_mask = false;
   for (const KvSegment& segment : batch.segments) needs_mask = needs_mask || segment.masked;

@@ -115,6 +115,8 @@ struct Planner {
   std::int64_t total_cost[kNumClasses] = {};  // of each list; all in the first where classes are not separate
   std::int64_t max_piece_cost[kNumClasses] = {};
   std::int64_t min_step_cost[kNumClasses] = {};
+  std::int64_t num_tiles[kNumClasses] = {};  // of all copies
+  std::int64_t max_tile_cost[kNumClasses] = {};
   std::int64_t pairs = 0;     // packed rows x keys over all copies
   bool heads_differ = false;  // some strip is for one head only
 
