@@ -86,12 +86,10 @@ class Emitter {
   }
 
  private:
-  std::size_t instance_of(const LineSpot& at) const {
-    return static_cast<std::size_t>(line_.strips[at.strip].instance_begin + at.copy);
-  }
+  std::size_t instance_of(const LineSpot& at) const { return static_cast<std::size_t>(line_.strips[at.strip].instance_begin + at.copy); }
 
-  /// The stretch of the tile that at_ is in, up to `stop` keys (0: its end), as a part. Fields are written once, in place: a copy of what has
-  /// just been written piecemeal waits for the pieces.
+  /// The stretch of the tile that at_ is in, up to `stop` keys (0: its end), as a part. Fields are written once, in place: a copy of what
+  /// has just been written piecemeal waits for the pieces.
   void write_cut(WorkItem& to, std::int32_t stop) {
     const LineTile& tile = line_.tiles[line_.strips[at_.strip].tile_begin];
     const WorkItem& item = line_.items[tile.item_begin];

@@ -50,8 +50,8 @@ class TileMask {
   explicit TileMask(const variant::Program& program);
   void bind(const variant::ParamTable& params);
   bool differs_by_head() const { return differs_by_head_; }
-  /// Whether rows at these positions are known to see all of `len` keys from position `pos` on: true only where a search has found it out for
-  /// other rows at the same distances.
+  /// Whether rows at these positions are known to see all of `len` keys from position `pos` on: true only where a search has found it out
+  /// for other rows at the same distances.
   bool sees_all(const variant::Range& q_pos, std::int64_t pos, std::int64_t len) const;
   /// Appends the runs of [begin, end) of the stretches to `runs`, ascending.
   void find(const variant::Box& box, std::span<const Stretch> stretches, std::int64_t kv_block, std::vector<KeyRun>& runs);
