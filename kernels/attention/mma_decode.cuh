@@ -80,7 +80,7 @@ class Decode {
         if (open) end_item(*item++);
         while (item != items.end && item->row_count == 0) ++item;
         if (item == items.end) return;
-        prefetch_merges(p_, *item);
+        prefetch_merges<c>(p_, *item);
         begin_item(*item);
         open = true;
         range = step_range<Variant>(p_, *item);
@@ -204,6 +204,9 @@ class Decode {
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) s[g][h][0] = s[g][h][1] = s[g][h][2] = s[g][h][3] = 0.0F;
     }
+    // One chain of products would wait for itself; more groups are more chains.
+    constexpr bool kTwoSums = kGroups == 1 && kHalves == 1;
+    float more[4] = {};
     const auto rows = key_rows_.in(s_rows);
 #pragma unroll
     for (int load = 0; load < Keys::kSteps / Keys::kStepsPerLoad; ++load) {
@@ -218,10 +221,15 @@ class Decode {
           for (int h = 0; h < kHalves; ++h) {
             const auto& q = q_[load * Keys::kStepsPerLoad + i];
             const u32 b[2] = {q[h], q[kMaxHalves + h]};
-            ptx::mma_16x8x16<KeyOperand>(s[g][h], a, b);
+            const bool second = kTwoSums && (load * Keys::kStepsPerLoad + i) % 2 != 0;
+            ptx::mma_16x8x16<KeyOperand>(second ? more : s[g][h], a, b);
           }
         }
       }
+    }
+    if constexpr (kTwoSums) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) s[0][0][j] += more[j];
     }
     if constexpr (Stream::kKeyScales) scale_columns<kHalves>(own_scales<Stream::kKeyScaleBytes>(), 1.0F, s);
   }
@@ -448,10 +456,10 @@ template <Config c, class Variant>
 __device__ __forceinline__ void run_decode(const Args& p) {
   static_assert(DecodeShape<c>::kSharedBytes <= c.shared_bytes);
   ptx::wait_for_previous_grid();
+  UnitItems items = unit_items(p);  // the first link of the chain is under way while others are asked for
   prefetch_plan(p);
   const typename Variant::Params params = Variant::load_params(p);
   Decode<c, Variant> decode(p, params, ptx::shared_memory());
-  UnitItems items = unit_items(p);
   const bool free_units = has_free_units(p);
 #pragma unroll 1
   do {

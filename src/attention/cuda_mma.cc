@@ -134,7 +134,8 @@ Shape shape_of(const CudaRequest& request, int tile_class) {
   if (tile_class == kSmall) {
     const bool bytes = bits(request.spec.k_dtype) == 8 && bits(request.spec.v_dtype) == 8;
     Shape shape = bytes ? first(kDecodeShapes8) : first(kDecodeShapes);
-    if (request.max_rows <= kFewRows) shape.tile_rows = std::min<int>(shape.tile_rows, kFewRows);
+    const bool few_rows = request.max_rows <= kFewRows && request.spec.num_qo_heads / request.spec.num_kv_heads <= kFewRows;
+    if (few_rows) shape.tile_rows = std::min<int>(shape.tile_rows, kFewRows);
     return shape;
   }
   return request.spec.head_dim_vo > 128 ? first(kLongPrefillShapes) : first(kPrefillShapes);
