@@ -638,7 +638,7 @@ def test_capabilities_and_info() -> None:
     assert "nvfp4" in families["cpu"].kv_dtypes and families["cpu"].max_head_dim == 1024
     info = girih.info()
     operators = {row["op"]: row for row in info["operators"]}
-    assert operators["rms_norm"]["cuda"] and operators["sample"]["cpu"]
+    assert operators["rms_norm"]["cuda"] and operators["sample"]["cuda"]
     assert json.loads(json.dumps(info)) == info
     assert list(info) == [
         *("version", "cpu", "targets", "target", "workers", "attention", "operators"),
