@@ -123,12 +123,17 @@ __device__ __forceinline__ i8 from_f32<i8>(float x) {
   const float clamped = float_of(min(magnitude, 0x42fe0000U) | (bits_of(x) & 0x80000000U));
   return static_cast<i8>(magnitude > 0x7f800000U ? 0U : bits_of(clamped + kMagic) - bits_of(kMagic));
 }
-/// The nibble nearest to x. Saturates to +-6; NaN becomes 0.
-__device__ __forceinline__ u32 e2m1_from_f32(float x) {
-  const u32 magnitude = bits_of(x) & 0x7fffffffU;
-  const u32 number = (bits_of(x) >> 28 & 8U) | min(convert_detail::round_magnitude<2, 1>(magnitude), 7U);
-  return magnitude > 0x7f800000U ? 0U : number;
+/// The nibble nearest to a number. Saturates to +-6.
+__device__ __forceinline__ u32 e2m1_from_number(float x) {
+  const u32 magnitude = min(bits_of(x) & 0x7fffffffU, 0x40c00000U);
+  // The adder rounds to the code's last place, which the larger summand has: steps of 1/2 below 2, of 1 below 4, of 2 beyond.
+  const u32 exponent = max(magnitude, 0x3f800000U) & 0x7f800000U;
+  const u32 rounder = exponent + 0x0b400000U;
+  const u32 steps = bits_of(float_of(magnitude) + float_of(rounder)) - rounder;
+  return steps + (exponent >> 22) - 254U + (bits_of(x) >> 28 & 8U);
 }
+/// The nibble nearest to x; NaN becomes 0.
+__device__ __forceinline__ u32 e2m1_from_f32(float x) { return x != x ? 0U : e2m1_from_number(x); }
 /// The e8m0 code of 2^exponent, the exponent clamped to [-127, 127].
 __device__ __forceinline__ u32 exponent_to_e8m0(int exponent) { return static_cast<u32>(min(max(exponent, -127), 127) + 127); }
 /// floor(log2(x)) of a positive finite x, subnormals included.

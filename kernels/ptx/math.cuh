@@ -54,5 +54,25 @@ __device__ __forceinline__ float max_number(float a, float b) {
   asm("max.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
+/// The larger of two; NaN where one is.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#else
+  return a != a ? a : (a > b ? a : b);
+#endif
+}
+/// The smaller of two; NaN where one is.
+__device__ __forceinline__ float min_or_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#else
+  return a != a ? a : (a < b ? a : b);
+#endif
+}
 
 }  // namespace girih::ptx

@@ -14,36 +14,6 @@ struct TokenPlace {
   std::int64_t token;
 };
 
-/// New rows of one plane and where they are written.
-struct AppendPlane {
-  const unsigned char* source;  // [rows, heads, dim]
-  std::int64_t source_row_stride;
-  std::int64_t source_head_stride;
-  std::int64_t source_dim_stride;
-  unsigned char* data;
-  std::int64_t page_stride;
-  std::int64_t token_stride;
-  std::int64_t head_stride;
-  std::int64_t dim_stride;
-  unsigned char* scales;  // read (tensor, head) or written (token_head, block)
-  std::int64_t scale_page_stride;
-  std::int64_t scale_token_stride;
-  std::int64_t scale_head_stride;
-  float global_scale;
-  std::int32_t dim;
-};
-
-struct AppendParams {
-  AppendPlane planes[3];
-  std::int64_t rows;  // of the sources; a plan may use fewer
-  std::int32_t heads;
-  std::int32_t segment;      // of the plan
-  const TokenPlace* places;  // [rows], or null: the plan's query tokens, the last keys of their groups in `segment`
-  const PlanHeader* plan;
-  const std::int32_t* kv_indices;
-  FastDivider page_size;
-};
-
 /// What of a page is copied: chunks of adjacent bytes in up to three loops.
 struct CopyShape {
   unsigned char* data;
@@ -56,10 +26,13 @@ struct PagePair {
   std::int32_t source;
   std::int32_t destination;
 };
+/// What a block copies at once.
+inline constexpr std::int64_t kCopySliceBytes = 32768;
 struct CopyParams {
   CopyShape shapes[6];  // data and scales of three planes
   const PagePair* pairs;
   std::int64_t num_pairs;
+  std::int64_t slices;  // of the longest page
   std::int32_t num_shapes;
 };
 
