@@ -57,9 +57,11 @@ constexpr abi::PartConfig append_part(abi::Elem out, abi::Scaling scaling) {
 }
 void append_bf16(abi::RowsParams p) {
   constexpr abi::PartConfig kPart = append_part(abi::Elem::bf16, abi::Scaling::none);
-  rows::run<kPart, kPart>(p);
+  rows::run<rows::Parts{kPart, 2}>(p);
 }
-void append_e4m3(abi::RowsParams p) { rows::run<append_part(abi::Elem::e4m3, abi::Scaling::row)>(p); }
+void append_e4m3(abi::RowsParams p) {
+  rows::run<rows::Parts{append_part(abi::Elem::e4m3, abi::Scaling::row), 1}>(p);
+}
 void copy(abi::CopyParams p) { page::run_copy_pages(p); }
 void merge(abi::MergeParams p) { attention::run_merge_states<float, float, float>(p); }
 

@@ -112,7 +112,7 @@ abi::RowsParams append_params(const KvPlane& p, const std::byte* source, DType t
 
 template <PartConfig kC>
 void append_kernel(abi::RowsParams p) {
-  rows::run<kC>(p);
+  rows::run<rows::Parts{kC, 1}>(p);
 }
 
 /// A part that takes elements one at a time: sources and planes are not aligned.

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <random>
 
 #include "base/math.h"
@@ -190,10 +191,10 @@ void add_ropes(std::vector<RowsBenchCase>& all) {
                        r.interleaved = c.interleaved;
                        if (c.norm) r.q_weight = r.k_weight = m.tensor(DType::bf16, {c.dim});
                        if (!c.append) {
-                         // One request from position 0.
                          r.k_out = r.k;
-                         r.indptr = m.indices({0, rows});
-                         r.offsets = m.indices({0});
+                         std::vector<std::int64_t> positions(static_cast<std::size_t>(rows));
+                         std::iota(positions.begin(), positions.end(), 0);
+                         r.positions = m.indices(positions);
                          return [&m, r](void* stream) { rope(m.context(), r, stream); };
                        }
                        const auto setup = std::make_shared<AppendSetup>(m, rows, 1);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "abi/page_params.h"
+#include "core/math.cuh"
 #include "core/types.cuh"
 
 namespace girih::page {
@@ -34,7 +35,11 @@ __device__ __forceinline__ PlannedKey planned_key(const P& p, i64 row) {
   const u8* blob = reinterpret_cast<const u8*>(p.plan);
   const abi::SegmentInfo& segment = reinterpret_cast<const abi::SegmentInfo*>(blob + p.plan->segments.offset)[p.segment];
   const abi::KvRow* rows = reinterpret_cast<const abi::KvRow*>(blob + p.plan->kv_rows.offset) + segment.kv_row_begin;
-  const i64 group = group_of(segment.num_groups, row, [rows](i64 i) { return rows[i].q_end; });
+  // Groups of one length are found at once: each step of a search would wait for memory.
+  const float share = static_cast<float>(segment.num_groups) * rcp_approx(static_cast<float>(p.plan->num_tokens));
+  i64 group = min(static_cast<i64>((static_cast<float>(row) + 0.5F) * share), segment.num_groups - 1);
+  if (group < 0 || rows[group].q_begin > row || rows[group].q_end <= row)
+    group = group_of(segment.num_groups, row, [rows](i64 i) { return rows[i].q_end; });
   if (group == segment.num_groups || rows[group].q_begin > row) return {{0, -1}, 0};
   const i64 key = rows[group].kv_len - (rows[group].q_end - row);
   if (key < 0) return {{0, -1}, 0};

@@ -473,27 +473,37 @@ struct Pipeline {
   }
 };
 
+/// Parts of one configuration, which share their code.
+struct Parts {
+  PartConfig config;
+  int count;
+};
+
 /// All parts, one after another in the order of blocks.
-template <PartConfig... kParts>
+template <Parts... kAll>
 __device__ __forceinline__ void run(const abi::RowsParams& p) {
   ptx::wait_for_previous_grid();
   ptx::start_next_grid();
   float* s_reduce = reinterpret_cast<float*>(ptx::shared_memory());
-  int block = ptx::block_idx();
-  int index = 0;
-  const auto run_part = [&]<PartConfig kC>() {
+  int block = ptx::block_idx();  // from the next part's first on; -1: done
+  int next = 0;
+  const auto run_some = [&]<Parts kSome>() {
+    constexpr PartConfig kC = kSome.config;
     using Part = Pipeline<kC>;
-    const abi::RowPart& part = p.parts[index++];
-    const bool mine = sizeof...(kParts) == 1 || (block >= 0 && block < part.num_blocks);
-    if (mine) {
-      const int row_thread = kC.threads > ptx::kWarp ? ptx::thread_idx() : ptx::thread_idx() % kC.threads;
-      const int group = kC.threads > ptx::kWarp ? 0 : ptx::thread_idx() / kC.threads;
-      Part pipeline{p, part, s_reduce, s_reduce + kReduceFloats + group * Part::kPiece, row_thread};
-      pipeline.run(static_cast<u32>(block));
+    int index = next;
+    next += kSome.count;
+    if (block < 0) return;
+    if constexpr (sizeof...(kAll) > 1 || kSome.count > 1) {
+      while (index < next && block >= p.parts[index].num_blocks) block -= p.parts[index++].num_blocks;
+      if (index == next) return;
     }
-    block -= part.num_blocks;
+    const int row_thread = kC.threads > ptx::kWarp ? ptx::thread_idx() : ptx::thread_idx() % kC.threads;
+    const int group = kC.threads > ptx::kWarp ? 0 : ptx::thread_idx() / kC.threads;
+    Part pipeline{p, p.parts[index], s_reduce, s_reduce + kReduceFloats + group * Part::kPiece, row_thread};
+    pipeline.run(static_cast<u32>(block));
+    block = -1;
   };
-  (run_part.template operator()<kParts>(), ...);
+  (run_some.template operator()<kAll>(), ...);
 }
 
 }  // namespace girih::rows

@@ -210,7 +210,15 @@ std::string source_of(const Launch& launch, const Shape& shape, std::string& nam
   for (int i = 0; i < launch.num_parts; ++i) {
     const PartConfig& c = launch.configs[static_cast<std::size_t>(i)];
     name += part_name(c);
-    configs += fmt::format("{}\n      {}", i == 0 ? "" : ",", config_text(c));
+    if (launch.work != Work::pipeline) {
+      configs = config_text(c);
+      continue;
+    }
+    // Parts of one configuration share their code.
+    int count = 1;
+    while (i + 1 < launch.num_parts && launch.configs[static_cast<std::size_t>(i + 1)] == c) ++count, ++i;
+    if (count > 1) name += fmt::format("_{}p", count);
+    configs += fmt::format("{}\n      girih::rows::Parts{{{}, {}}}", configs.empty() ? "" : ",", config_text(c), count);
   }
   return fmt::format(
       "// {}\n#include \"rows/{}.cuh\"\n"
