@@ -90,9 +90,7 @@ struct Pipeline {
     return gather<X>(row + d * dim_stride, dim_stride, dim - d);
   }
 
-  __device__ __forceinline__ void load_head(Raw& raw, int h, i64 row, int head, int begin, int dim) const {
-    const u8* x = part.x.data + row * part.x.row_stride + head * part.x.head_stride;
-    const u8* second = part.second.data + row * part.second.row_stride + head * part.second.head_stride;
+  __device__ __forceinline__ void load_head(Raw& raw, int h, const u8* x, const u8* second, int begin, int dim) const {
 #pragma unroll
     for (int v = 0; v < kC.vectors; ++v) {
       const int d = begin + dim_of(v);
@@ -118,8 +116,14 @@ struct Pipeline {
     in.row = row;
     in.head = static_cast<int>(whole - row * shares) * kC.heads;
     const int dim = in.valid ? kC.dim : 0;
+    const u8* x = part.x.data + in.row * part.x.row_stride + in.head * part.x.head_stride;
+    const u8* second = part.second.data + in.row * part.second.row_stride + in.head * part.second.head_stride;
 #pragma unroll
-    for (int h = 0; h < kC.heads; ++h) load_head(raw, h, in.row, in.head + h, in.begin, dim);
+    for (int h = 0; h < kC.heads; ++h) {
+      load_head(raw, h, x, second, in.begin, dim);
+      x += part.x.head_stride;
+      second += part.second.head_stride;
+    }
     if constexpr (kC.paged) {
       const page::PlannedKey key = page::key_of(p, in.row);
       in.place = key.place;
@@ -420,9 +424,8 @@ struct Pipeline {
     return t.data + offset + in.head * t.head_stride;
   }
 
-  __device__ __forceinline__ void copy(const Where& in, const Vec16 (&x)[kC.vectors]) const {
+  __device__ __forceinline__ void copy(const Where& in, const Vec16 (&x)[kC.vectors], u8* out) const {
     if (!in.valid) return;
-    u8* out = out_of(in);
 #pragma unroll
     for (int v = 0; v < kC.vectors; ++v) {
       const int d = in.begin + dim_of(v);
@@ -435,7 +438,7 @@ struct Pipeline {
     }
   }
 
-  __device__ __forceinline__ void work(const Where& in, const Weights& weights, const Angles& angles, float (&x)[kLen]) {
+  __device__ __forceinline__ void work(const Where& in, const Weights& weights, const Angles& angles, float (&x)[kLen], u8* out) {
     if constexpr (kC.residual) {
       if (in.valid && part.residual_out.data != nullptr) {
         const abi::RowTensor& t = part.residual_out;
@@ -445,13 +448,13 @@ struct Pipeline {
     if constexpr (kNorms) normalise(in, weights, x);
     if constexpr (kC.rotation != Rotation::none) rotate(in, angles, x);
     if constexpr (kC.scaling != Scaling::none) quantize(in, x);
-    if (in.valid) store<Out>(out_of(in), part.out.dim_stride, in.begin, x);
+    if (in.valid) store<Out>(out, part.out.dim_stride, in.begin, x);
   }
 
   /// What block `block` of the part's has to do.
   __device__ __forceinline__ void run(u32 block) {
-    const u32 groups = kWholeBlock ? 1U : static_cast<u32>(ptx::num_threads() / kC.threads);
-    const u32 group = kWholeBlock ? 0U : static_cast<u32>(ptx::thread_idx() / kC.threads);
+    const u32 groups = kWholeBlock ? 1U : static_cast<u32>(ptx::num_threads()) / kC.threads;
+    const u32 group = kWholeBlock ? 0U : static_cast<u32>(ptx::thread_idx()) / kC.threads;
     const u32 count = static_cast<u32>(p.rows) * (static_cast<u32>(part.heads) / kC.heads) * kPieces;
     Raw raw;
     Weights weights{};
@@ -459,16 +462,18 @@ struct Pipeline {
     Where where = load_row(block * groups + group, count, raw);
     load_weights(weights);
     if constexpr (kC.rotation != Rotation::none) load_angles(where, angles);
+    u8* out = out_of(where);
 #pragma unroll
     for (int h = 0; h < kC.heads; ++h) {
       if constexpr (kCopies) {
-        copy(where, raw.first[h]);
+        copy(where, raw.first[h], out);
       } else {
         float x[kLen];
         combine(raw, h, x);
-        work(where, weights, angles, x);
+        work(where, weights, angles, x, out);
       }
       ++where.head;
+      out += part.out.head_stride;
     }
   }
 };
@@ -497,9 +502,10 @@ __device__ __forceinline__ void run(const abi::RowsParams& p) {
       while (index < next && block >= p.parts[index].num_blocks) block -= p.parts[index++].num_blocks;
       if (index == next) return;
     }
-    const int row_thread = kC.threads > ptx::kWarp ? ptx::thread_idx() : ptx::thread_idx() % kC.threads;
-    const int group = kC.threads > ptx::kWarp ? 0 : ptx::thread_idx() / kC.threads;
-    Part pipeline{p, p.parts[index], s_reduce, s_reduce + kReduceFloats + group * Part::kPiece, row_thread};
+    const u32 thread = static_cast<u32>(ptx::thread_idx());
+    const u32 group = kC.threads > ptx::kWarp ? 0U : thread / kC.threads;
+    const u32 row_thread = kC.threads > ptx::kWarp ? thread : thread % kC.threads;
+    Part pipeline{p, p.parts[index], s_reduce, s_reduce + kReduceFloats + group * Part::kPiece, static_cast<int>(row_thread)};
     pipeline.run(static_cast<u32>(block));
     block = -1;
   };
