@@ -307,7 +307,7 @@ TEST(EmulatorConvert, DivisionsForCodesAreExact) {
     if (i % 4 == 2) x = float_of(bits_of(divisor * static_cast<float>(static_cast<int>(random() % 1024) - 512) / 16.0F) + random() % 3 - 1);
     if (i % 4 == 3) x = float_of(bits_of(divisor * std::normal_distribution<float>()(random)) & 0xffff0000U);
     float got[1] = {x};
-    divide(got, divisor);
+    Divisor(divisor).divide(got);
     const float wanted = x / divisor;
     if (abs(wanted) >= 0x1p-40F && abs(wanted) < 0x1p17F) {
       ASSERT_EQ(bits_of(got[0]), bits_of(wanted)) << x << " / " << divisor;

@@ -54,24 +54,26 @@ __device__ __forceinline__ float max_number(float a, float b) {
   asm("max.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
-/// The larger of two; NaN where one is.
-__device__ __forceinline__ float max_or_nan(float a, float b) {
+/// The larger of a and |b|; NaN where one is.
+__device__ __forceinline__ float max_magnitude(float a, float b) {
 #if __CUDA_ARCH__ >= 800
   float y;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  asm("{.reg .f32 m; abs.f32 m, %2; max.NaN.f32 %0, %1, m;}" : "=f"(y) : "f"(a), "f"(b));
   return y;
 #else
-  return a != a ? a : (a > b ? a : b);
+  const float magnitude = __uint_as_float(__float_as_uint(b) & 0x7fffffffU);
+  return a != a ? a : (a > magnitude ? a : magnitude);
 #endif
 }
-/// The smaller of two; NaN where one is.
-__device__ __forceinline__ float min_or_nan(float a, float b) {
+/// The smaller of |x| and a number; NaN where x is.
+__device__ __forceinline__ float limit_magnitude(float x, float limit) {
 #if __CUDA_ARCH__ >= 800
   float y;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  asm("{.reg .f32 m; abs.f32 m, %1; min.NaN.f32 %0, m, %2;}" : "=f"(y) : "f"(x), "f"(limit));
   return y;
 #else
-  return a != a ? a : (a < b ? a : b);
+  const float magnitude = __uint_as_float(__float_as_uint(x) & 0x7fffffffU);
+  return magnitude > limit ? limit : magnitude;
 #endif
 }
 

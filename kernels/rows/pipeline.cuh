@@ -46,6 +46,7 @@ struct Pipeline {
   /// Nothing is done to the elements: they are stored bit for bit.
   static constexpr bool kCopies =
       kC.x == kC.out && !kTwoOperands && kC.norm == Norm::none && kC.rotation == Rotation::none && kC.scaling == Scaling::none;
+  static constexpr bool kQuantizes = kC.scaling != Scaling::none && bits_of_elem(kC.out) <= 8;
   static constexpr bool kNorms = kC.norm != Norm::none;
   /// Weights and biases stay in registers, as they are stored.
   static constexpr bool kKeepsWeights = kNorms && kC.aligned && !kC.head_weights;
@@ -212,16 +213,18 @@ struct Pipeline {
     }
   }
 
+  /// Lanes of a warp that hold one row.
+  static constexpr int kLanes = kWholeBlock ? ptx::kWarp : kC.threads;
+
   __device__ __forceinline__ float sum_of_warp(float value) const {
-    constexpr int kLanes = kWholeBlock ? ptx::kWarp : kC.threads;
 #pragma unroll
     for (int mask = kLanes / 2; mask > 0; mask /= 2) value += ptx::shuffle_xor(value, mask);
     return value;
   }
-  __device__ __forceinline__ float largest_of_warp(float value, int lanes) const {
+  template <int kCount>
+  __device__ __forceinline__ float largest_of_lanes(float value) const {
 #pragma unroll
-    for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2)
-      if (mask < lanes) value = max(value, ptx::shuffle_xor(value, mask));
+    for (int mask = kCount / 2; mask > 0; mask /= 2) value = ptx::max_magnitude(value, ptx::shuffle_xor(value, mask));
     return value;
   }
 
@@ -243,9 +246,16 @@ struct Pipeline {
     return value;
   }
   __device__ __forceinline__ float largest_of_row(float value) {
-    value = largest_of_warp(value, kWholeBlock ? ptx::kWarp : kC.threads);
+    value = largest_of_lanes<kLanes>(value);
     if constexpr (kWholeBlock) value = of_all_warps(value, [](float a, float b) { return max(a, b); });
     return value;
+  }
+
+  /// 1 / sqrt(x). For 16-bit types by an approximation of one instruction, which takes no subnormal numbers: small ones are scaled.
+  __device__ __forceinline__ float root_factor(float x) const {
+    if constexpr (kExact) return rsqrt(x);
+    const bool small = x < 0x1p-60F;
+    return rsqrt_approx(small ? x * 0x1p64F : x) * (small ? 0x1p32F : 1.0F);
   }
 
   __device__ __forceinline__ void normalise(const Where& in, const Weights& weights, float (&x)[kLen]) {
@@ -261,7 +271,7 @@ struct Pipeline {
     float squares = 0.0F;
 #pragma unroll
     for (int i = 0; i < kLen; ++i) squares += x[i] * x[i];
-    const float factor = rsqrt(sum_of_row(squares) * kShare + part.eps);
+    const float factor = root_factor(sum_of_row(squares) * kShare + part.eps);
     const u8* weight = part.weight + in.head * part.weight_head_stride;
     const u8* bias = part.bias + in.head * part.weight_head_stride;
 #pragma unroll
@@ -358,62 +368,85 @@ struct Pipeline {
     return scales_of(in) + block * part.scale_block_stride;
   }
 
-  /// Divides by scales, which are stored where they are computed: what is left are codes to be rounded.
-  __device__ __forceinline__ void quantize(const Where& in, float (&x)[kLen]) {
-    constexpr bool kCodes = kC.out != Elem::f32 && kC.out != Elem::f16 && kC.out != Elem::bf16;
-    if constexpr (kCodes && kC.scaling == Scaling::row) {
-      const ChosenScale chosen = f32_scale(largest_of_row(largest_finite<kSame<Out, e2m1x2>>(x)), kLargest<Out>, part.global_scale);
-      if (thread == 0 && in.valid) *reinterpret_cast<float*>(scales_of(in)) = chosen.stored;
-      divide(x, chosen.scale);
-    } else if constexpr (kCodes && (kC.scaling == Scaling::tensor || kC.scaling == Scaling::head)) {
-      const i64 offset = kC.scaling == Scaling::head ? in.head * part.scale_head_stride : 0;
-      divide(x, *reinterpret_cast<const float*>(part.scales + offset) * part.global_scale);
-    } else if constexpr (kCodes) {
-      constexpr int kLanes = kBlock / kVec;  // neighbours that hold one block
-      static_assert(kLanes <= kC.threads && kLanes >= 1);
-#pragma unroll
-      for (int v = 0; v < kC.vectors; ++v) {
-        float(&y)[kVec] = *reinterpret_cast<float(*)[kVec]>(&x[v * kVec]);
-        const float most = largest_of_warp(largest_finite<kSame<Out, e2m1x2>>(y), kLanes);
-        ChosenScale chosen;
-        if constexpr (kC.scaling == Scaling::block && (kC.out != Elem::nvfp4 && kC.out != Elem::mxfp4)) {
-          chosen = f32_scale(most, kLargest<Out>, part.global_scale);
-        } else if constexpr (kC.out == Elem::nvfp4) {
-          chosen = nvfp4_scale(most, part.global_scale);
-        } else {
-          chosen = mx_scale(most, largest_exponent(kC.out), part.global_scale);
-        }
-        const int d = in.begin + dim_of(v);
-        if (in.valid && d % kBlock == 0 && d < kC.dim) {
-          u8* at = block_scale(in, d / kBlock);
-          if constexpr (kC.scaling == Scaling::block && (kC.out != Elem::nvfp4 && kC.out != Elem::mxfp4)) {
-            *reinterpret_cast<float*>(at) = chosen.stored;
-          } else {
-            *at = static_cast<u8>(chosen.code);
-          }
-        }
-        if (chosen.scale > 0.0F) {
-          divide(y, chosen.scale);
-        } else {
-#pragma unroll
-          for (int e = 0; e < kVec; ++e) y[e] = 0.0F;
-        }
-      }
+  /// Stores a vector of the row's elements from `d` on.
+  template <typename T>
+  __device__ __forceinline__ void store_piece(u8* row, i64 dim_stride, int d, const float* x) const {
+    constexpr int kBits = kSame<T, e2m1x2> ? 4 : 8 * static_cast<int>(sizeof(T));
+    if constexpr (kC.aligned) {
+      store_vector<T, kVec>(row + static_cast<i64>(d) * kBits / 8, x);
+    } else {
+      scatter<T, kVec>(row + (kBits == 4 ? d / 2 : d * dim_stride), dim_stride, kC.dim - d, x);
     }
   }
 
   template <typename T>
   __device__ __forceinline__ void store(u8* row, i64 dim_stride, int begin, const float (&x)[kLen]) const {
-    constexpr int kBits = kSame<T, e2m1x2> ? 4 : 8 * static_cast<int>(sizeof(T));
 #pragma unroll
     for (int v = 0; v < kC.vectors; ++v) {
       const int d = begin + dim_of(v);
       if (kMasked && d >= kC.dim) break;
-      if constexpr (kC.aligned) {
-        store_vector<T, kVec>(row + static_cast<i64>(d) * kBits / 8, &x[v * kVec]);
+      store_piece<T>(row, dim_stride, d, &x[v * kVec]);
+    }
+  }
+
+  /// What the row's codes are relative to, stored where it is computed here.
+  __device__ __forceinline__ float row_scale(const Where& in, float (&x)[kLen]) {
+    if constexpr (kC.scaling == Scaling::row) {
+      const ChosenScale chosen = f32_scale(largest_of_row(largest_finite<false>(x)), kLargest<Out>, part.global_scale);
+      if (thread == 0 && in.valid) *reinterpret_cast<float*>(scales_of(in)) = chosen.stored;
+      return chosen.scale;
+    } else {
+      const i64 offset = kC.scaling == Scaling::head ? in.head * part.scale_head_stride : 0;
+      return *reinterpret_cast<const float*>(part.scales + offset) * part.global_scale;
+    }
+  }
+
+  /// Codes of a block that neighbours hold, and its scale.
+  __device__ __forceinline__ void quantize_block(const Where& in, int d, float (&x)[kVec]) {
+    constexpr int kNeighbours = kBlock / kVec;
+    static_assert(kNeighbours <= kC.threads && kNeighbours >= 1);
+    constexpr bool kFloatScale = kC.scaling == Scaling::block && kC.out != Elem::nvfp4 && kC.out != Elem::mxfp4;
+    const float most = largest_of_lanes<kNeighbours>(largest_finite<kSame<Out, e2m1x2>>(x));
+    ChosenScale chosen;
+    if constexpr (kFloatScale) {
+      chosen = f32_scale(most, kLargest<Out>, part.global_scale);
+    } else if constexpr (kC.out == Elem::nvfp4) {
+      chosen = nvfp4_scale(most, part.global_scale);
+    } else {
+      chosen = mx_scale(most, largest_exponent(kC.out), part.global_scale);
+    }
+    if (in.valid && d % kBlock == 0 && d < kC.dim) {
+      u8* at = block_scale(in, d / kBlock);
+      if constexpr (kFloatScale) {
+        *reinterpret_cast<float*>(at) = chosen.stored;
       } else {
-        scatter<T, kVec>(row + (kBits == 4 ? d / 2 : d * dim_stride), dim_stride, kC.dim - d, &x[v * kVec]);
+        *at = static_cast<u8>(chosen.code);
       }
+    }
+    if (chosen.scale > 0.0F) {
+      Divisor(chosen.scale).divide(x);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kVec; ++e) x[e] = 0.0F;
+    }
+  }
+
+  /// A vector at a time, so that little waits in registers.
+  __device__ __forceinline__ void store_codes(const Where& in, float (&x)[kLen], u8* out) {
+    constexpr bool kOneScale = kC.scaling == Scaling::row || kC.scaling == Scaling::tensor || kC.scaling == Scaling::head;
+    const Divisor divisor(kOneScale ? row_scale(in, x) : 1.0F);
+#pragma unroll
+    for (int v = 0; v < kC.vectors; ++v) {
+      const int d = in.begin + dim_of(v);
+      float y[kVec];
+#pragma unroll
+      for (int e = 0; e < kVec; ++e) y[e] = x[v * kVec + e];
+      if constexpr (kOneScale) {
+        divisor.divide(y);
+      } else {
+        quantize_block(in, d, y);
+      }
+      if (in.valid && (!kMasked || d < kC.dim)) store_piece<Out>(out, part.out.dim_stride, d, y);
     }
   }
 
@@ -447,8 +480,11 @@ struct Pipeline {
     }
     if constexpr (kNorms) normalise(in, weights, x);
     if constexpr (kC.rotation != Rotation::none) rotate(in, angles, x);
-    if constexpr (kC.scaling != Scaling::none) quantize(in, x);
-    if (in.valid) store<Out>(out, part.out.dim_stride, in.begin, x);
+    if constexpr (kQuantizes) {
+      store_codes(in, x, out);
+    } else if (in.valid) {
+      store<Out>(out, part.out.dim_stride, in.begin, x);
+    }
   }
 
   /// What block `block` of the part's has to do.

@@ -45,7 +45,7 @@ template <bool kZeroNan, int kCount>
 __device__ __forceinline__ float largest_finite(float (&x)[kCount]) {
   float most = 0.0F;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) most = ptx::max_or_nan(most, abs(x[i]));
+  for (int i = 0; i < kCount; ++i) most = ptx::max_magnitude(most, x[i]);
   if (most < kInfinity) return most;
   most = 0.0F;
 #pragma unroll
@@ -56,29 +56,35 @@ __device__ __forceinline__ float largest_finite(float (&x)[kCount]) {
   return most;
 }
 
-/// x / `divisor`, to be rounded to codes: correctly rounded from 2^-40 up to 2^17; beyond, on the right side of the smallest and largest
-/// codes; signs and NaN stay. A reciprocal and two corrections, since a division of its own for each element would cost more time than
-/// memory takes.
-template <int kCount>
-__device__ __forceinline__ void divide(float (&x)[kCount], float divisor) {
-  // Where neither the reciprocal nor a remainder is subnormal; else both sides of the division are brought there.
-  if (!(divisor >= 0x1p-60F && divisor <= 0x1p60F)) {
-    const float factor = divisor < 1.0F ? 0x1p100F : 0x1p-100F;
-    divisor *= factor;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) x[i] *= factor;
+/// Quotients by one number, to be rounded to codes: correctly rounded from 2^-40 up to 2^17; beyond, on the right side of the smallest and
+/// largest codes; signs and NaN stay. A reciprocal and two corrections, since a division of its own for each element would cost more time
+/// than memory takes.
+struct Divisor {
+  float divisor, inverse, factor;
+
+  __device__ __forceinline__ explicit Divisor(float by) {
+    // Where neither the reciprocal nor a remainder is subnormal; else both sides of the division are brought there.
+    factor = by >= 0x1p-60F && by <= 0x1p60F ? 1.0F : (by < 1.0F ? 0x1p100F : 0x1p-100F);
+    divisor = by * factor;
+    inverse = rcp_approx(divisor);
+    inverse = ptx::fma(ptx::fma(-inverse, divisor, 1.0F), inverse, inverse);
   }
-  float inverse = rcp_approx(divisor);
-  inverse = ptx::fma(ptx::fma(-inverse, divisor, 1.0F), inverse, inverse);
-  const float limit = divisor * 0x1p17F;  // an infinity has no remainder
+  template <int kCount>
+  __device__ __forceinline__ void divide(float (&x)[kCount]) const {
+    if (factor != 1.0F) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    const float y = ptx::min_or_nan(abs(x[i]), limit);
-    float quotient = y * inverse;
-    quotient = ptx::fma(ptx::fma(-quotient, divisor, y), inverse, quotient);
-    quotient = ptx::fma(ptx::fma(-quotient, divisor, y), inverse, quotient);
-    x[i] = copy_sign(quotient, x[i]);
+      for (int i = 0; i < kCount; ++i) x[i] *= factor;
+    }
+    const float limit = divisor * 0x1p17F;  // an infinity has no remainder
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float y = ptx::limit_magnitude(x[i], limit);
+      float quotient = y * inverse;
+      quotient = ptx::fma(ptx::fma(-quotient, divisor, y), inverse, quotient);
+      quotient = ptx::fma(ptx::fma(-quotient, divisor, y), inverse, quotient);
+      x[i] = copy_sign(quotient, x[i]);
+    }
   }
-}
+};
 
 }  // namespace girih

@@ -47,13 +47,14 @@ __device__ __forceinline__ void quantize_tiles(const abi::RowsParams& p) {
     most = max(most, largest_finite<false>(x));
   }
 #pragma unroll
-  for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2) most = max(most, ptx::shuffle_xor(most, mask));
+  for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2) most = ptx::max_magnitude(most, ptx::shuffle_xor(most, mask));
   if (ptx::lane_idx() == 0) s_most[ptx::thread_idx() / ptx::kWarp] = most;
   ptx::sync_block();
   float all = s_most[0];
 #pragma unroll
   for (int w = 1; w < kC.threads / ptx::kWarp; ++w) all = max(all, s_most[w]);
   const ChosenScale chosen = f32_scale(all, kLargest<Out>, part.global_scale);
+  const Divisor divisor(chosen.scale);
   if (ptx::thread_idx() == 0)
     *reinterpret_cast<float*>(part.scales + tile_row * part.scale_row_stride + column * part.scale_block_stride) = chosen.stored;
 #pragma unroll
@@ -62,7 +63,7 @@ __device__ __forceinline__ void quantize_tiles(const abi::RowsParams& p) {
     if (row >= p.rows || d >= kC.dim) continue;
     float x[kVec];
     widen_vector<X>(x, 0, raw[v]);
-    divide(x, chosen.scale);
+    divisor.divide(x);
     u8* out = part.out.data + row * part.out.row_stride + d * part.out.dim_stride;
     if constexpr (kC.aligned) {
       store_vector<Out, kVec>(out, x);

@@ -64,11 +64,9 @@ std::string copy_pages_source() {
 void append_on_device(const Context& context, const KvStore& store, std::span<const PlaneSource> planes, std::span<const Piece> pieces,
                       std::int64_t num_rows, void* stream) {
   cuda::Runtime& runtime = context.cuda();
-  {
-    const cuda::CurrentDevice current(*runtime.device);
-    if (runtime.device->driver().is_capturing(stream))
-      fail(Code::invalid_argument, "append", "stream is being captured, and a batch of host arrays would be frozen: append by a DevicePlan");
-  }
+  const cuda::CurrentDevice current(*runtime.device);
+  if (runtime.device->driver().is_capturing(stream))
+    fail(Code::invalid_argument, "append", "stream is being captured, and a batch of host arrays would be frozen: append by a DevicePlan");
   rows::Launch launch = describe_append(planes, num_rows);
   std::vector<abi::TokenPlace> places(static_cast<std::size_t>(num_rows));
   for (const Piece& piece : pieces) {

@@ -23,7 +23,7 @@ using abi::Scaling;
 constexpr int kWarp = 32;
 constexpr int kSmallRowThreads = 128;  // of a block whose rows take a warp or less
 constexpr int kWarpVectors = 4;        // of 16 bytes a lane, before a row takes a whole block
-constexpr int kPieceVectors = 2;       // of a lane, for rows that may be cut
+constexpr int kPieceLoads = 2;         // of a lane, for rows that may be cut
 constexpr int kPartnerVectors = 8;     // of a lane at most, so that it holds both elements of what is rotated by halves
 constexpr int kHeadVectors = 8;        // of a lane, over heads that are loaded together
 constexpr int kConversionThreads = 256;
@@ -106,7 +106,7 @@ void shape_part(PartConfig& c, int num_threads, int heads) {
   if (const int block = block_of(c.scaling, c.out); block > 0) least = std::max(1, block / per_vector);  // neighbours that hold a block
   c.threads = std::min(kWarp, std::max<int>(least, static_cast<int>(std::bit_ceil(static_cast<unsigned>(vectors)))));
   c.vectors = static_cast<int>(ceil_div(vectors, c.threads));
-  if (!whole_row(c)) c.vectors = std::min(c.vectors, kPieceVectors);
+  if (!whole_row(c)) c.vectors = std::min(c.vectors, c.act != Act::none && c.scaling == Scaling::none ? kPieceLoads / 2 : kPieceLoads);
   if (c.rotation == Rotation::half) hold_partners(c, vectors, least);
   c.heads = heads_together(c, heads);
 }
@@ -202,6 +202,18 @@ Shape shape_launch(Launch& launch) {
   return shape;
 }
 
+/// Blocks of a multiprocessor for which registers shall do; 1 = as many as the compiler likes. It likes twice as many as a row takes, which
+/// then leaves too few rows under way.
+int least_blocks(const Launch& launch, const Shape& shape) {
+  constexpr int kThreads = 1024;   // of a multiprocessor: 64 registers each
+  constexpr int kMostValues = 32;  // of a row that a thread holds in these
+  for (int i = 0; i < launch.num_parts; ++i) {
+    const PartConfig& c = launch.configs[static_cast<std::size_t>(i)];
+    if (launch.work != Work::pipeline || c.rotation != Rotation::none || c.vectors * (128 / bits_of(c.x)) > kMostValues) return 1;
+  }
+  return std::max(1, kThreads / shape.num_threads);
+}
+
 std::string source_of(const Launch& launch, const Shape& shape, std::string& name) {
   constexpr std::array<std::string_view, 3> kFiles = {"pipeline", "tiles", "dequantize"};
   constexpr std::array<std::string_view, 3> kEntries = {"run", "quantize_tiles", "dequantize"};
@@ -222,9 +234,9 @@ std::string source_of(const Launch& launch, const Shape& shape, std::string& nam
   }
   return fmt::format(
       "// {}\n#include \"rows/{}.cuh\"\n"
-      "extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ girih::abi::RowsParams p) {{\n"
+      "extern \"C\" __global__ void __launch_bounds__({}, {}) {}(const __grid_constant__ girih::abi::RowsParams p) {{\n"
       "  girih::rows::{}<{}>(p);\n}}\n",
-      name, text(kFiles, launch.work), shape.num_threads, name, text(kEntries, launch.work), configs);
+      name, text(kFiles, launch.work), shape.num_threads, least_blocks(launch, shape), name, text(kEntries, launch.work), configs);
 }
 
 void run_on_device(const Context& context, std::string_view op, const Launch& given, void* stream) {
