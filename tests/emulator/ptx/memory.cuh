@@ -18,6 +18,7 @@ struct SharedPointer {
   SharedPointer(const void* s_pointer) : place(static_cast<const u8*>(s_pointer)) {}
   SharedPointer operator+(int bytes) const { return place + bytes; }
 };
+inline u32 shared_word(SharedPointer pointer) { return shared_address(pointer.place); }
 inline SharedPointer opaque_shared(const void* s_pointer) { return s_pointer; }
 
 inline Vec16 load_stream(const void* g_source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
