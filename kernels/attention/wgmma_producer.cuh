@@ -18,15 +18,6 @@
 
 namespace girih::attention {
 
-/// Eight elements, `stride` bytes apart, one by one: producers have few registers.
-__device__ __forceinline__ void gather_elements(u8* s_chunk, const u8* g_first, i64 stride, bool exist) {
-#pragma unroll 1
-  for (int i = 0; i < 8; ++i) {
-    reinterpret_cast<u16*>(s_chunk)[i] = exist ? *reinterpret_cast<const u16*>(g_first) : u16{0};
-    g_first += stride;
-  }
-}
-
 /// The warp that brings K, or V.
 template <Config c, class Variant, bool kIsValue>
 class KeyProducer {
@@ -77,7 +68,7 @@ class KeyProducer {
     for (int begin = item.kv_begin; begin < end; begin += Shape::kStepKeys) {
       const i32 own_page = page;
       const bool own = exists;
-      const i32 slot = slot_of(segment, table_begin, key);
+      const auto slot = static_cast<i32>(slot_of(segment, table_begin, key));
       key += Shape::kStepKeys;
       exists = exists && key < end;
       if (exists) page = page_of(segment, table_begin, key);
@@ -97,34 +88,33 @@ class KeyProducer {
     if (segment.page_size.divisor == 0) return 0;
     return segment.kv_indices[table_begin + divide(static_cast<u32>(key), segment.page_size)];
   }
-  __device__ __forceinline__ static i32 slot_of(const abi::SegmentArg& segment, i64 table_begin, int key) {
-    if (segment.page_size.divisor == 0) return static_cast<i32>(table_begin) + key;
+  __device__ __forceinline__ static i64 slot_of(const abi::SegmentArg& segment, i64 table_begin, int key) {
+    if (segment.page_size.divisor == 0) return table_begin + key;
     const u32 at = static_cast<u32>(key);
-    return static_cast<i32>(at - divide(at, segment.page_size) * segment.page_size.divisor);
+    return static_cast<i64>(at - divide(at, segment.page_size) * segment.page_size.divisor);
   }
 
-  /// A lane looks up a key's place, then eight lanes copy a row.
+  /// A lane looks up a key's place, then eight lanes copy a row, or each its own by single elements.
   __device__ __forceinline__ void bring_rows(const abi::WorkItem& item, const abi::SegmentArg& segment, i64 table_begin) {
     const abi::PlaneArg& from = plane(segment);
     const bool whole = copies_whole_chunks<kType>(from, 2 * kDims);
 #pragma unroll 1
     for (int begin = item.kv_begin; begin < item.kv_end; begin += Shape::kStepKeys) {
       ptx::mbarrier_wait(empty(), parity_of<Shape>(step_) ^ 1U);
-      u8* s_stage = s_ring_ + stage() * kStage;
 #pragma unroll 1
       for (int first = 0; first < Shape::kStepKeys; first += ptx::kWarp) {
         const int key = begin + first + lane_;
         const u8* g_row = nullptr;
         if (key < item.kv_end) {
-          i64 page = 0;
-          i64 slot = table_begin + key;
-          if (segment.page_size.divisor != 0) {
-            page = page_of(segment, table_begin, key);
-            slot = slot_of(segment, 0, key);
-          }
-          g_row = key_address(from, page, slot, item.kv_head);
+          g_row = key_address(from, page_of(segment, table_begin, key), slot_of(segment, table_begin, key), item.kv_head);
         }
-        copy_rows(s_stage + first * kStackRow, g_row, min(ptx::kWarp, Shape::kStepKeys - first), from.dim_stride, whole);
+        u8* s_rows = s_ring_ + stage() * kStage + first * kStackRow;
+        const int rows = min(ptx::kWarp, Shape::kStepKeys - first);
+        if (whole) {
+          copy_rows(s_rows, g_row, rows);
+        } else if (lane_ < rows) {
+          gather_row(s_rows, g_row, from.dim_stride);
+        }
       }
       ptx::cp_async_commit();
       ptx::cp_async_wait<0>();
@@ -134,25 +124,26 @@ class KeyProducer {
       ++step_;
     }
   }
-  /// `rows` rows, of which every lane has the place of one (null: zeros), from row `s_rows` of the first stack on.
-  __device__ __forceinline__ void copy_rows(u8* s_rows, const u8* g_row, int rows, i64 dim_stride, bool whole) {
-    constexpr int kAtOnce = 4;
+  /// `rows` rows, of which every lane has the place of one (null: zeros).
+  __device__ __forceinline__ void copy_rows(u8* s_rows, const u8* g_row, int rows) const {
     const int chunk = lane_ % 8;
 #pragma unroll 1
-    for (int first = 0; first < rows; first += kAtOnce) {
+    for (int first = 0; first < rows; first += ptx::kWarp / 8) {
       const int row = first + lane_ / 8;
       const u8* source = shuffle_pointer(g_row, row);
 #pragma unroll
       for (int i = 0; i < kStacks; ++i) {
-        if (i * kStackDims + 8 * chunk >= kDims) continue;
-        u8* s_chunk = s_rows + i * Shape::kStack + stack_offset(row, chunk);
         const int dim = i * kStackDims + 8 * chunk;
-        if (whole) {
-          ptx::cp_async_16(s_chunk, source + 2 * dim, source != nullptr);
-        } else {
-          gather_elements(s_chunk, source + dim * dim_stride, dim_stride, source != nullptr);
-        }
+        if (dim < kDims) ptx::cp_async_16(s_rows + i * Shape::kStack + stack_offset(row, chunk), source + 2 * dim, source != nullptr);
       }
+    }
+  }
+  /// This lane's row.
+  __device__ __forceinline__ void gather_row(u8* s_rows, const u8* g_row, i64 dim_stride) const {
+#pragma unroll 1
+    for (int dim = 0; dim < kDims; ++dim) {
+      u8* s_chunk = s_rows + dim / kStackDims * Shape::kStack + stack_offset(lane_, dim / 8);
+      reinterpret_cast<u16*>(s_chunk)[dim % 8] = g_row != nullptr ? *reinterpret_cast<const u16*>(g_row + dim * dim_stride) : u16{0};
     }
   }
 
@@ -189,7 +180,10 @@ __device__ __forceinline__ void produce_query(const Args& p, UnitItems items, in
       if (whole) {
         ptx::cp_async_16(s_chunk, g_chunk, exists);
       } else {
-        gather_elements(s_chunk, g_chunk, 2, exists);
+#pragma unroll 1
+        for (int j = 0; j < 8; ++j) {
+          reinterpret_cast<u16*>(s_chunk)[j] = exists ? reinterpret_cast<const u16*>(g_chunk)[j] : u16{0};
+        }
       }
     }
     ptx::cp_async_commit();

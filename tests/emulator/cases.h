@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attention/cuda.h"
+#include "attention/spec.h"
 #include "cases/attention.h"
 #include "cases/cuda_only.h"
 
@@ -118,6 +119,13 @@ inline std::vector<cases::AttentionCase> all_cases(int arch) {
   }
   for (cases::AttentionCase& c : all) c = on_arch(std::move(c), arch);
   return all;
+}
+
+/// The table's choice, then the families that it leaves out and that other GPUs or specs have.
+inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
+  const attention::CudaKernels chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch));
+  if (chosen.classes[attention::kLarge].family == "wgmma") return {"", "mma", "floor"};
+  return {"", "floor"};
 }
 
 struct EmulatedSpec {

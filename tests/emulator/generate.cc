@@ -36,7 +36,7 @@ std::vector<Numbered> choose_kernels(int arch) {
     if (found == by_name.end()) throw std::runtime_error(fmt::format("no case is called {}", wanted.case_name));
     const variant::Program program = variant::compile(found->second.spec.variant);
     const AttentionSpec spec = attention::normalise(found->second.spec, program, DeviceKind::cuda);
-    for (const std::string_view family : {"", "floor"}) {
+    for (const std::string_view family : families_of(spec, program, arch)) {
       if (family == "floor" && !wanted.floor_too) continue;
       for (attention::CudaKernel& kernel : attention::choose_cuda_kernels(spec, program, emulated_device(arch), family).classes) {
         if (seen.insert(kernel.source).second) kernels.push_back({std::move(kernel), static_cast<int>(kernels.size())});
