@@ -59,14 +59,12 @@ class WgmmaPrefill {
         describe(*item);
       }
       if (is_first(*item) || is_chunk(*item)) clear();
-      const StepRange range = step_range<Variant>(p_, *item);
-      int begin = item->kv_begin;
-      if (pending_ == 0 && begin < range.end) {
-        step<true>(*item, range, begin);
-        begin += c.kv_block;
+      takes_turns_ = item->row_count > kGroupRows;
+      if (item->row_count > group() * kGroupRows) {
+        add_item(*item);
+      } else {
+        pass_item(*item);
       }
-#pragma unroll 1
-      for (; begin < range.end; begin += c.kv_block) step<false>(*item, range, begin);
       if (is_last(*item)) release(barriers_.query_empty());
       if (is_last(*item) || is_chunk(*item)) {
         add_pending();
@@ -100,17 +98,39 @@ class WgmmaPrefill {
     if constexpr (kFixed) state_.m[0] = state_.m[1] = kMaximum<Variant>;
   }
 
+  __device__ __forceinline__ void add_item(const abi::WorkItem& item) {
+    const StepRange range = step_range<Variant>(p_, item);
+    int begin = item.kv_begin;
+    if (pending_ == 0 && begin < range.end) {
+      step<true>(item, range, begin);
+      begin += c.kv_block;
+    }
+#pragma unroll 1
+    for (; begin < range.end; begin += c.kv_block) step<false>(item, range, begin);
+  }
+  /// None of the tile's rows are this warpgroup's: the steps go by.
+  __device__ __forceinline__ void pass_item(const abi::WorkItem& item) {
+#pragma unroll 1
+    for (int begin = item.kv_begin; begin < item.kv_end; begin += c.kv_block) {
+      ptx::mbarrier_wait(barriers_.key_full(stage_of<Shape>(step_)), parity_of<Shape>(step_));
+      release(barriers_.key_empty(stage_of<Shape>(step_)));
+      ptx::mbarrier_wait(barriers_.value_full(stage_of<Shape>(step_)), parity_of<Shape>(step_));
+      release(barriers_.value_empty(stage_of<Shape>(step_)));
+      ++step_;
+    }
+  }
+
   /// The step's keys join the state but for P V, which is left pending. kFirst: nothing is pending.
   template <bool kFirst>
   __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin) {
     float s[kKeyTiles][4];
     ptx::mbarrier_wait(barriers_.key_full(stage_of<Shape>(step_)), parity_of<Shape>(step_));
     if constexpr (!kFirst) wait_for_values();
-    if constexpr (kTakesTurns) ptx::sync_named(kTurnBarrier + group(), c.workers());
+    if (kTakesTurns && takes_turns_) ptx::sync_named(kTurnBarrier + group(), c.workers());
     ptx::wgmma_fence();
     issue_scores(s);
     if constexpr (!kFirst) issue_values();
-    if constexpr (kTakesTurns) ptx::arrive_named(kTurnBarrier + 1 - group(), c.workers());
+    if (kTakesTurns && takes_turns_) ptx::arrive_named(kTurnBarrier + 1 - group(), c.workers());
     ptx::wgmma_wait<kFirst ? 0 : 1>();
     release(barriers_.key_empty(stage_of<Shape>(step_)));
     float correction[2] = {1.0F, 1.0F};
@@ -339,6 +359,7 @@ class WgmmaPrefill {
   FragmentState state_;
   u32 weights_[kKeyTiles / 2][4];  // P of the step before,
   int pending_ = 0;                // of so many keys; 0: none
+  bool takes_turns_ = false;       // both warpgroups have rows of the tile
 };
 
 template <Config c, class Variant>
