@@ -53,10 +53,12 @@ class WgmmaPrefill {
 #pragma unroll 1
     for (const abi::WorkItem* item = items.begin; item != items.end; ++item) {
       if (item->row_count == 0) continue;
+      ptx::prefetch_l1(item + 1);
       if (is_first(*item)) {
+        prefetch_merges(p_, *item);
         ptx::mbarrier_wait(barriers_.query_full(), query_parity);
         query_parity ^= 1U;
-        describe(*item);
+        keep_hooks();
       }
       if (is_first(*item) || is_chunk(*item)) clear();
       takes_turns_ = item->row_count > kGroupRows;
@@ -65,7 +67,6 @@ class WgmmaPrefill {
       } else {
         pass_item(*item);
       }
-      if (is_last(*item)) release(barriers_.query_empty());
       if (is_last(*item) || is_chunk(*item)) {
         add_pending();
         end_tile(*item);
@@ -85,11 +86,14 @@ class WgmmaPrefill {
     return s_memory_ + Shape::kRowsAt + first_row() * static_cast<int>(sizeof(RowVars));
   }
 
-  /// What hooks ask of this warp's rows, for a new tile.
-  __device__ __forceinline__ void describe(const abi::WorkItem& item) const {
-    if constexpr (kKeepsHookRows<Variant>) {
-      ptx::sync_warp();  // the last tile's are no longer read
-      describe_rows<c, Variant, 16>(p_, params_, item, first_row(), own_rows());
+  /// What hooks ask of this warp's rows, for a new tile: the rows themselves have come with Q.
+  __device__ __forceinline__ void keep_hooks() const {
+    if constexpr (kKeepsHookRows<Variant> && kKeepsHooks<Variant>) {
+      if (lane_ < 16) {
+        u8* s_row = own_rows() + lane_ * static_cast<int>(sizeof(RowVars));
+        const RowVars row = *reinterpret_cast<const RowVars*>(s_row);
+        *reinterpret_cast<HookRow<Variant>*>(s_row) = {Variant::mask_row(params_, row), Variant::logits_row(params_, row)};
+      }
       ptx::sync_warp();
     }
   }
@@ -101,12 +105,14 @@ class WgmmaPrefill {
   __device__ __forceinline__ void add_item(const abi::WorkItem& item) {
     const StepRange range = step_range<Variant>(p_, item);
     int begin = item.kv_begin;
+    const int last = is_last(item) ? range.end - c.kv_block : range.end;  // from here on Q is no longer needed
+    if (begin >= range.end && is_last(item)) release(barriers_.query_empty());
     if (pending_ == 0 && begin < range.end) {
-      step<true>(item, range, begin);
+      step<true>(item, range, begin, last);
       begin += c.kv_block;
     }
 #pragma unroll 1
-    for (; begin < range.end; begin += c.kv_block) step<false>(item, range, begin);
+    for (; begin < range.end; begin += c.kv_block) step<false>(item, range, begin, last);
   }
   /// None of the tile's rows are this warpgroup's: the steps go by.
   __device__ __forceinline__ void pass_item(const abi::WorkItem& item) {
@@ -118,11 +124,12 @@ class WgmmaPrefill {
       release(barriers_.value_empty(stage_of<Shape>(step_)));
       ++step_;
     }
+    if (is_last(item)) release(barriers_.query_empty());
   }
 
   /// The step's keys join the state but for P V, which is left pending. kFirst: nothing is pending.
   template <bool kFirst>
-  __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin) {
+  __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin, int last) {
     float s[kKeyTiles][4];
     ptx::mbarrier_wait(barriers_.key_full(stage_of<Shape>(step_)), parity_of<Shape>(step_));
     if constexpr (!kFirst) wait_for_values();
@@ -136,6 +143,7 @@ class WgmmaPrefill {
     float correction[2] = {1.0F, 1.0F};
     const ScoreFactor<c, Variant> factor = ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);  // there are no scales
     const bool corrects = finish_scores(item, range, begin, factor, s, correction);
+    if (begin >= last) release(barriers_.query_empty());
     if constexpr (Variant::kSoftmax) {
       const float bases[2] = {base(0), base(1)};
 #pragma unroll

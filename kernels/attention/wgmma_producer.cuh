@@ -154,6 +154,20 @@ class KeyProducer {
   u32 step_ = 0;  // of the block's
 };
 
+/// Rows [first_row, first_row + rows) of the item's tile as hooks see them, by one warp; those past the tile's last one are that one.
+template <Config c>
+__device__ __forceinline__ void describe_rows(const Args& p, const abi::WorkItem& item, int first_row, int rows, u8* s_rows) {
+  const auto* requests = blob_array<abi::RequestInfo>(p, p.plan->requests);
+  const int last_row = item.row_count - 1;
+  i32 request = find_request_warp(requests, p.plan->num_requests, (item.row_begin + min(first_row, last_row)) / c.group);
+#pragma unroll 1
+  for (int row = ptx::lane_idx(); row < rows; row += ptx::kWarp) {
+    const RowPlace place = place_row<c>(item.row_begin + min(first_row + row, last_row), item.kv_head);
+    while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
+    reinterpret_cast<RowVars*>(s_rows)[row] = describe_row(requests[request], request, place, item.kv_head);
+  }
+}
+
 /// The warps that bring Q, `part` of kQueryWarps of a tile's rows each. Rows past the tile's last one are zeros.
 template <Config c, class Variant>
 __device__ __forceinline__ void produce_query(const Args& p, UnitItems items, int part, u8* s_memory) {
@@ -187,6 +201,9 @@ __device__ __forceinline__ void produce_query(const Args& p, UnitItems items, in
       }
     }
     ptx::cp_async_commit();
+    if constexpr (kKeepsHookRows<Variant>) {
+      describe_rows<c>(p, *item, part * kRows, kRows, s_memory + Shape::kRowsAt + part * kRows * static_cast<int>(sizeof(RowVars)));
+    }
     ptx::cp_async_wait<0>();
     ptx::fence_async_proxy();
     ptx::sync_warp();

@@ -36,6 +36,9 @@ __device__ __forceinline__ Vec16 load_stream(const void* g_source) {
 /// Brings the line of an address near, into L2; nothing waits for it.
 __device__ __forceinline__ void prefetch_l2(const void* g_address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(g_address)); }
 
+/// The same into L1, where loads of this multiprocessor find it.
+__device__ __forceinline__ void prefetch_l1(const void* g_address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(g_address)); }
+
 /// Copies 16 bytes (both addresses 16-byte aligned) to shared memory, or writes zeros where !valid (nothing is read then). Lands after
 /// cp_async_wait and a barrier. Before sm_80 the copy is done at once.
 __device__ __forceinline__ void cp_async_16(void* s_destination, const void* g_source, bool valid) {

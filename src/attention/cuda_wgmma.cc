@@ -66,8 +66,9 @@ CudaTile wgmma_tile(const CudaRequest& request, int) {
   tile.stages = kStages;
   tile.shared_bytes = shared_bytes(request, step);
   tile.math = variant::CudaMath::approximate;
-  // A step costs the same whatever rows a tile has; a tile's beginning and end are worth about one.
-  tile.tune = {.tile_rows = kTileRows, .kv_block = step, .cost_piece = step, .cost_block = step, .cost_block_row = 0};
+  // A step costs the same whatever rows a tile has; a tile's beginning (the first scores, with no sums to add meanwhile) and its end are
+  // worth about four.
+  tile.tune = {.tile_rows = kTileRows, .kv_block = step, .cost_piece = 4 * step, .cost_block = step, .cost_block_row = 0};
   return tile;
 }
 

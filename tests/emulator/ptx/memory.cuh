@@ -28,6 +28,7 @@ inline Vec16 load_stream(const void* g_source, const char* file = __builtin_FILE
 }
 
 inline void prefetch_l2(const void*) {}
+inline void prefetch_l1(const void*) {}
 
 inline constexpr auto kCopy = emulator::kArch >= 800 ? emulator::issue_copy : emulator::copy_at_once;
 inline void cp_async_16(void* s_destination, const void* g_source, bool valid, const char* file = __builtin_FILE(),
