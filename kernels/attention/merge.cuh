@@ -15,7 +15,9 @@ namespace girih::attention {
 
 inline constexpr int kMergeDims = 4;                         // of a lane
 inline constexpr int kMergeSlice = kMergeDims * ptx::kWarp;  // of a warp
-inline constexpr int kMergeAhead = 8;                        // parts whose loads are under way together
+/// Parts whose loads are under way together. More in the wgmma family and its compiler has no registers left for the products.
+template <Config c>
+constexpr int kMergeAhead = c.producers > 0 ? 4 : 8;
 
 __device__ __forceinline__ RowState load_part_state(const Args& p, i64 part) {
   float ml[2];
@@ -31,11 +33,11 @@ __device__ __forceinline__ void fold_parts(const Args& p, const typename Variant
   const bool has_dims = dim < c.head_dim_vo;
   RowState state = empty_state();
   float o[kMergeDims] = {};
-  for (int begin = 0; begin < merge.part_count; begin += kMergeAhead) {
-    float next[kMergeAhead][kMergeDims];
-    RowState next_state[kMergeAhead];
+  for (int begin = 0; begin < merge.part_count; begin += kMergeAhead<c>) {
+    float next[kMergeAhead<c>][kMergeDims];
+    RowState next_state[kMergeAhead<c>];
 #pragma unroll
-    for (int i = 0; i < kMergeAhead; ++i) {
+    for (int i = 0; i < kMergeAhead<c>; ++i) {
       next_state[i] = empty_state();
       if (begin + i >= merge.part_count) continue;
       const i64 part = static_cast<i64>(parts[begin + i].part_row) + row;
@@ -43,7 +45,7 @@ __device__ __forceinline__ void fold_parts(const Args& p, const typename Variant
       if constexpr (Variant::kSoftmax) next_state[i] = {p.part_ml[2 * part], p.part_ml[2 * part + 1]};
     }
 #pragma unroll
-    for (int i = 0; i < kMergeAhead; ++i) {
+    for (int i = 0; i < kMergeAhead<c>; ++i) {
       if (begin + i >= merge.part_count) break;
       Fold fold = begin + i == 0 ? take_fold() : sum_fold();
       if constexpr (Variant::kSoftmax) fold = fold_state(state, next_state[i]);
@@ -81,7 +83,7 @@ struct PartRows {
 template <Config c, class Variant>
 __device__ __forceinline__ void sum_parts(const Args& p, const typename Variant::Params& params, const PartRows& from, int row, int slice) {
   // Parts whose values are under way together: one loop brings them, since instructions come from memory, too.
-  constexpr int kAhead = c.tile_rows <= 8 ? 2 * kMergeAhead : c.tile_rows <= 16 ? kMergeAhead + kMergeAhead / 2 : kMergeAhead;
+  constexpr int kAhead = c.tile_rows <= 8 ? 2 * kMergeAhead<c> : c.tile_rows <= 16 ? kMergeAhead<c> + kMergeAhead<c> / 2 : kMergeAhead<c>;
   constexpr int kWindow = PartRows::kSets * ptx::kWarp;  // parts that the lanes know of
   const int lane = ptx::lane_idx();
   const int dim = slice * kMergeSlice + lane * kMergeDims;
@@ -148,7 +150,7 @@ __device__ __forceinline__ void sum_parts(const Args& p, const typename Variant:
 template <Config c, class Variant>
 __device__ __forceinline__ void merge_rows(const Args& p, const typename Variant::Params& params, const PartRows& from) {
   constexpr int kSlices = ceil_div(c.head_dim_vo, kMergeSlice);
-  for (int i = ptx::warp_idx(); i < from.merge.row_count * kSlices; i += c.threads / ptx::kWarp) {
+  for (int i = ptx::warp_idx(); i < from.merge.row_count * kSlices; i += c.workers() / ptx::kWarp) {
     if constexpr (c.batch_invariant || !Variant::kSoftmax) {
       fold_parts<c, Variant>(p, params, from.merge, from.parts, i / kSlices, i % kSlices);
     } else {
@@ -157,7 +159,18 @@ __device__ __forceinline__ void merge_rows(const Args& p, const typename Variant
   }
 }
 
-/// Called by the whole block once all rows of a part have been written; `s_last`: one word of shared memory. Performs the merges that this
+inline constexpr int kWorkersBarrier = 5;
+/// All threads of the block that compute.
+template <Config c>
+__device__ __forceinline__ void sync_workers() {
+  if constexpr (c.producers == 0) {
+    ptx::sync_block();
+  } else {
+    ptx::sync_named(kWorkersBarrier, c.workers());
+  }
+}
+
+/// Called by all workers once all rows of a part have been written; `s_last`: one word of shared memory. Performs the merges that this
 /// part completes.
 template <Config c, class Variant>
 __device__ __forceinline__ void arrive(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item, u32* s_last) {
@@ -166,7 +179,7 @@ __device__ __forceinline__ void arrive(const Args& p, const typename Variant::Pa
   constexpr bool kAhead = c.tile_rows <= 16;  // else registers are dear
   PartRows first;
   if constexpr (kAhead) first = PartRows::load(p, item.merge_begin);
-  ptx::sync_block();
+  sync_workers<c>();
   for (int begin = 0; begin < item.merge_count; begin += ptx::kWarp) {
     if (ptx::thread_idx() < ptx::kWarp) {
       // The barrier has gathered the block's writes, and the atomic operation passes them on; another one spreads what it has seen.
@@ -181,13 +194,13 @@ __device__ __forceinline__ void arrive(const Args& p, const typename Variant::Pa
       const u32 mask = ptx::ballot(last);
       if (lane == 0) *s_last = mask;
     }
-    ptx::sync_block();
+    sync_workers<c>();
     const u32 mask = *s_last;
     for (int i = 0; i < ptx::kWarp && (mask >> i) != 0; ++i) {
       if (((mask >> i) & 1U) != 0)
         merge_rows<c, Variant>(p, params, kAhead && begin + i == 0 ? first : PartRows::load(p, item.merge_begin + begin + i));
     }
-    ptx::sync_block();  // s_last may be written again
+    sync_workers<c>();  // s_last may be written again
   }
 }
 

@@ -15,6 +15,8 @@ struct SharedPointer {
   __device__ __forceinline__ SharedPointer(const void* s_pointer) : address(shared_address(s_pointer)) {}
   __device__ __forceinline__ SharedPointer operator+(int bytes) const { return SharedPointer(address + static_cast<u32>(bytes)); }
 };
+/// The address as descriptors hold it.
+__device__ __forceinline__ u32 shared_word(SharedPointer pointer) { return pointer.address; }
 /// Keeps the place in a register: the compiler neither works it out again at each use nor keeps sums with it in registers of their own.
 __device__ __forceinline__ SharedPointer opaque_shared(const void* s_pointer) {
   SharedPointer pointer = s_pointer;
@@ -33,6 +35,9 @@ __device__ __forceinline__ Vec16 load_stream(const void* g_source) {
 
 /// Brings the line of an address near, into L2; nothing waits for it.
 __device__ __forceinline__ void prefetch_l2(const void* g_address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(g_address)); }
+
+/// The same into L1, where loads of this multiprocessor find it.
+__device__ __forceinline__ void prefetch_l1(const void* g_address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(g_address)); }
 
 /// Copies 16 bytes (both addresses 16-byte aligned) to shared memory, or writes zeros where !valid (nothing is read then). Lands after
 /// cp_async_wait and a barrier. Before sm_80 the copy is done at once.

@@ -71,6 +71,10 @@ void run_cuda(const Context& context, const ScheduleState& s, const PlanState& p
   const cuda::Driver& driver = device.driver();
   const cuda::Stream stream = args.stream;
   const bool capturing = driver.is_capturing(stream);
+  for (std::size_t i = 0; i < abi::kMaxMappedSegments; ++i) {
+    if (params.segments[i].box_tokens == 0) continue;
+    for (abi::TensorMap& map : params.kv_maps[i]) on_device.maps.encode(driver, map);
+  }
   params.plan_bytes =
       static_cast<std::int32_t>(std::min<std::int64_t>(capturing ? on_device.blob.bytes() : plan.view.header->blob_bytes, INT32_MAX));
   if (capturing) note_captured(on_device, args);

@@ -18,6 +18,7 @@ struct SharedPointer {
   SharedPointer(const void* s_pointer) : place(static_cast<const u8*>(s_pointer)) {}
   SharedPointer operator+(int bytes) const { return place + bytes; }
 };
+inline u32 shared_word(SharedPointer pointer) { return shared_address(pointer.place); }
 inline SharedPointer opaque_shared(const void* s_pointer) { return s_pointer; }
 
 inline Vec16 load_stream(const void* g_source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
@@ -27,6 +28,7 @@ inline Vec16 load_stream(const void* g_source, const char* file = __builtin_FILE
 }
 
 inline void prefetch_l2(const void*) {}
+inline void prefetch_l1(const void*) {}
 
 inline constexpr auto kCopy = emulator::kArch >= 800 ? emulator::issue_copy : emulator::copy_at_once;
 inline void cp_async_16(void* s_destination, const void* g_source, bool valid, const char* file = __builtin_FILE(),
