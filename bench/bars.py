@@ -166,6 +166,33 @@ GPU_BARS = (
 )
 
 
+def microseconds(row, _):
+    return 1e6 * row["seconds"]
+
+
+def host_microseconds(row, _):
+    return 1e6 * row["host_seconds"]
+
+
+LARGE, MIDDLE, ONE = "128x200000", "64x128256", "1x128256"
+ODD_ROWS = ("uniform", "equal", "peak", "two-peaks", "heavy-tail", "mostly-inf")
+SAMPLING_BARS = (
+    *((name, [f"{name}-{LARGE}"], microseconds, "<=", limit, MICROSECONDS) for name, limit in (
+        ("plain", 45), ("top-p", 55), ("top-k", 60), ("min-p", 50), ("top-k-top-p", 65), ("logits-top-k-top-p", 70), ("logits-top-p", 70),
+        ("softmax", 55), ("top-p-renorm", 90), ("values-of-50", 50), ("values-of-2048", 65))),
+    *((name, [f"{name}-{MIDDLE}"], microseconds, "<=", limit, MICROSECONDS) for name, limit in (("top-p", 25), ("top-k", 28))),
+    *((name, [f"{name}-{ONE}"], microseconds, "<=", 11, MICROSECONDS) for name in (
+        "plain", "top-p", "top-k", "min-p", "top-k-top-p", "logits-top-k-top-p", "logits-top-p", "softmax", "top-p-renorm", "values-of-50",
+        "values-of-2048")),
+    *((f"time over Gaussian rows: {name}", [f"{name}-{LARGE}-{kind}" for kind in ODD_ROWS], time_of_row_over(f"{name}-{LARGE}"), "<=", 1.3,
+       TIMES) for name in ("top-p", "top-k", "values-of-2048")),
+    ("over FlashInfer", [f"{name}-{size}" for size in (LARGE, MIDDLE, ONE) for name in (
+        "plain", "top-p", "top-k", "min-p", "top-k-top-p", "softmax", "top-p-renorm", "values-of-50", "values-of-2048")],
+     speedup_over_peer("flashinfer"), ">=", 1.0, TIMES),
+    ("host time", [f"top-p-{LARGE}", f"top-p-{ONE}", f"values-of-50-{ONE}"], host_microseconds, "<=", 5, "{:.1f} us"),
+)
+
+
 def verdict(value, side, limit):
     if side is None:
         return "for comparison"
@@ -174,9 +201,11 @@ def verdict(value, side, limit):
 
 def report(rows):
     """One line per bar and case."""
-    by_name = {row["case"]: row for row in rows if row["op"] == "attention"}
+    by_name = {row["case"]: row for row in rows if row["op"] in ("attention", "sampling")}
     lines, missed, met, missing = [], 0, 0, 0
     bars = GPU_BARS if any(row["backend"] == "cuda" for row in by_name.values()) else BARS
+    if all(row["op"] == "sampling" for row in by_name.values()):
+        bars = SAMPLING_BARS
     for what, cases, measured, side, limit, form in bars:
         for case in cases:
             asked = "" if side is None else f"{side} {form.format(limit)}"
