@@ -132,7 +132,7 @@ __device__ __forceinline__ void for_each_row(const abi::AppendParams& p, Write w
   const i64 step = static_cast<i64>(ptx::num_blocks()) * warps;
   for (i64 i = static_cast<i64>(ptx::block_idx()) * warps + ptx::warp_idx(); i < rows * p.heads; i += step) {
     const i64 row = i / p.heads;
-    const abi::TokenPlace place = key_of(p, row).place;
+    const abi::TokenPlace place = p.table.given != 0 ? listed_place(p, row) : key_of(p, row).place;
     if (place.token >= 0) write(row, i - row * p.heads, place);
   }
 }

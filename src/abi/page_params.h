@@ -33,15 +33,29 @@ struct AppendPlane {
   std::int32_t dim;
 };
 
+/// Where every new row goes, as arrays on the device say it: a place of the store, or a position in a request's list of pages.
+struct AppendTable {
+  const unsigned char* slots;          // [rows] page * page_size + place, or null: the next three and kv_indices
+  const unsigned char* batch_indices;  // [rows] request; below 0: nowhere
+  const unsigned char* positions;      // [rows] index in the request's list
+  const unsigned char* kv_indptr;      // [num_requests + 1]
+  std::int64_t num_requests;
+  std::int64_t num_pages;    // of the store; ragged: its tokens
+  std::int64_t num_entries;  // of kv_indices
+  std::int32_t given;
+  std::int32_t wide;  // bit i: the i-th of the arrays above is int64, not int32
+};
+
 struct AppendParams {
   AppendPlane planes[3];
   std::int64_t rows;  // of the sources; a plan may use fewer
   std::int32_t heads;
   std::int32_t segment;      // of the plan
-  const TokenPlace* places;  // [rows], or null: the plan's query tokens, the last keys of their groups in `segment`
+  const TokenPlace* places;  // [rows], or null: `table`, or the plan's query tokens, the last keys of their groups in `segment`
   const PlanHeader* plan;
   const std::int32_t* kv_indices;
   FastDivider page_size;
+  AppendTable table;
 };
 
 /// What of a page is copied: chunks of adjacent bytes in up to three loops.

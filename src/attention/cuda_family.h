@@ -20,6 +20,7 @@ struct CudaTile {
   int producers = 0;
   int stages = 1;
   int warps_rows = 1;
+  bool few_rows = false;  // beside another of the class: for groups of up to kFewRows rows
   std::int64_t shared_bytes = 0;
   variant::CudaMath math = variant::CudaMath::exact;
 };
@@ -28,6 +29,7 @@ struct CudaRequest {
   const AttentionSpec& spec;  // normalised
   const variant::Program& program;
   const cuda::DeviceInfo& device;
+  std::int64_t max_rows;  // packed rows of a group at most
 };
 
 struct CudaFamily {

@@ -130,6 +130,21 @@ void append_planned(const Context& context, const attention::DevicePlanState& pl
       &p);
 }
 
+void append_by_table(const Context& context, const KvStore& store, const abi::AppendTable& table, const std::int32_t* kv_indices,
+                     std::span<const PlaneSource> planes, std::int64_t rows, void* stream) {
+  cuda::Runtime& runtime = context.cuda();
+  const cuda::Function function = load_append(context, planes, stream);
+  const cuda::CurrentDevice current(*runtime.device);
+  abi::AppendParams p = params_of(planes);
+  p.rows = rows;
+  p.table = table;
+  p.kv_indices = kv_indices;
+  p.page_size = attention::fast_divider(store.page_size);
+  runtime.device->driver().launch(
+      {.function = function, .num_blocks = num_blocks(runtime.device->info(), rows * p.heads), .num_threads = kThreads, .stream = stream},
+      &p);
+}
+
 void copy_on_device(const Context& context, const abi::CopyParams& shapes, std::span<const PageCopy> copies, void* stream) {
   static_assert(sizeof(PageCopy) == sizeof(abi::PagePair));
   cuda::Runtime& runtime = context.cuda();

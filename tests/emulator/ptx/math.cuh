@@ -18,5 +18,11 @@ inline float sqrt_rn(float x) { return std::sqrt(x); }
 inline float tanh_fast(float x) { return std::tanh(x) * (1.0F - 0x1p-12F); }
 inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
 inline float max_number(float a, float b) { return std::fmax(a, b); }
+inline float min_number(float a, float b) { return std::fmin(a, b); }
+inline float add_toward_zero(float a, float b) {
+  const float sum = a + b;
+  const float large = a > b ? a : b, small = a > b ? b : a;
+  return sum - large > small ? std::nextafter(sum, 0.0F) : sum;  // the difference is exact
+}
 
 }  // namespace girih::ptx
