@@ -166,6 +166,59 @@ GPU_BARS = (
 )
 
 
+def over_fastest_peer(row, _):
+    if not row.get("peers"):
+        raise Missing("no peer")
+    return min(peer["ratio"] for peer in row["peers"])
+
+
+def call_microseconds(row, _):
+    return 1e6 * row["seconds"]
+
+
+def host_microseconds(row, _):
+    return 1e6 * row["host_seconds"]
+
+
+def time_over_longer_part(*parts):
+    """Time over the longest of other operators' at as many rows."""
+    def value(row, rows):
+        names = [f"{part}_{row['case'].rsplit('_', 1)[1]}" for part in parts]
+        if any(name not in rows for name in names):
+            raise Missing(f"no row {', '.join(name for name in names if name not in rows)}")
+        return row["seconds"] / max(rows[name]["seconds"] for name in names)
+    return value
+
+
+# Operators beside attention on a GPU; "of the copy" is of the rate at which the fastest copy of that run moves bytes.
+PLAIN = ("rms_4096", "add_rms_4096", "layer_4096", "qk_rms_40x128", "rope_32x8x128", "rope_interleaved_32x8x128", "silu_14336", "gelu_14336",
+         "gelu_tanh_14336", "append_8x128", "append_mla")
+CODES = ("e4m3_tensor", "e4m3_token", "e4m3_block", "e4m3_tile", "i8_token", "nvfp4", "mxfp4", "mx_e4m3", "from_e4m3_block", "from_nvfp4")
+FUSED = {
+    "rms_4096_e4m3_tensor": ("rms_4096", "e4m3_tensor"), "rms_4096_e4m3_token": ("rms_4096", "e4m3_token"),
+    "rms_4096_nvfp4": ("rms_4096", "nvfp4"), "add_rms_4096_e4m3_token": ("add_rms_4096",), "silu_14336_e4m3_tensor": ("silu_14336",),
+    "silu_14336_e4m3_block": ("silu_14336",), "silu_14336_nvfp4": ("silu_14336",), "rope_qk_norm_32x8x128": ("rope_32x8x128",),
+    "rope_qk_norm_append_32x8x128": ("rope_append_32x8x128",),
+}
+
+
+def at_rows(names, *counts):
+    return [f"{name}_r{count}" for name in names for count in counts]
+
+
+OPERATOR_BARS = (
+    ("part of the copy: 16,384 rows", at_rows(PLAIN + CODES, 16384), roofline, ">=", 0.95, PERCENT),
+    ("over the fastest peer: 16,384 rows", at_rows(PLAIN + CODES, 16384), over_fastest_peer, ">=", 1.0, TIMES),
+    ("over the fastest peer: 2,048 rows", at_rows(PLAIN + CODES, 2048), over_fastest_peer, ">=", 1.15, TIMES),
+    ("over the fastest peer: 1 and 64 rows", at_rows(PLAIN, 1, 64), over_fastest_peer, None, None, TIMES),
+    ("time: 1 and 64 rows", at_rows(PLAIN, 1, 64), call_microseconds, "<=", 4.5, "{:.1f} us"),
+    *(("time over the longer part", at_rows([name], 2048, 16384), time_over_longer_part(*parts), "<=", 1.1, TIMES)
+      for name, parts in FUSED.items()),
+    ("host time", at_rows(PLAIN, 64), host_microseconds, "<=", 5, "{:.1f} us"),
+)
+OPERATORS = ("norm", "activation", "rope", "quant", "page")
+
+
 def verdict(value, side, limit):
     if side is None:
         return "for comparison"
@@ -173,10 +226,13 @@ def verdict(value, side, limit):
 
 
 def report(rows):
-    """One line per bar and case."""
+    """One line per bar and case: of attention, or of the operators beside it where the rows are theirs."""
     by_name = {row["case"]: row for row in rows if row["op"] == "attention"}
     lines, missed, met, missing = [], 0, 0, 0
     bars = GPU_BARS if any(row["backend"] == "cuda" for row in by_name.values()) else BARS
+    operators = {row["case"]: row for row in rows if row["op"] in OPERATORS and row["backend"] == "cuda"}
+    if operators and not by_name:
+        by_name, bars = operators, OPERATOR_BARS
     for what, cases, measured, side, limit, form in bars:
         for case in cases:
             asked = "" if side is None else f"{side} {form.format(limit)}"

@@ -122,6 +122,27 @@ def gpu_table(rows):
     return lines
 
 
+def operator_table(rows):
+    """Operators on a GPU: a line for each, by rows; a cell is the time and the fastest peer's over it."""
+    counts = sorted({int(row["case"].rsplit("_r", 1)[1]) for row in rows})
+    by_operator = {}
+    for row in rows:
+        name, count = row["case"].rsplit("_r", 1)
+        by_operator.setdefault(name, {})[int(count)] = row
+    lines = ["| rows | " + " | ".join(f"{count:,}" for count in counts) + " | of the copy |", "|---|" + "--:|" * (len(counts) + 1)]
+    for name, cells in by_operator.items():
+        texts = []
+        for count in counts:
+            row = cells.get(count)
+            peer = fastest_peer(row) if row else None
+            texts.append("" if row is None else seconds_text(row["seconds"]) + (f", {peer['ratio']:.2f}x ({peer['name']})" if peer else ""))
+        largest = cells[max(cells)]
+        lines.append(f"| {name} | {' | '.join(texts)} | {100 * largest['roofline_fraction']:.0f} % |")
+    lines += ["", "Beside a time: the fastest peer's over it in the same run; above 1, girih is faster. The last column is of the largest row count:"
+              " bytes a second beside those of the fastest copy of that run."]
+    return lines
+
+
 def plan_table(rows):
     lines = ["| plan of | units | time | bar | balance | allocations |", "|---|--:|--:|--:|--:|--:|"]
     for row in rows:
@@ -132,6 +153,10 @@ def plan_table(rows):
 
 
 def make_table(machine, commits, rows, every):
+    if rows and all(row["op"] in bars.OPERATORS and row["backend"] == "cuda" for row in rows):
+        head = (f"{machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}. A copy moves "
+                f"{machine['read_bytes_per_second'] / 1e12:.2f} TB/s. Cold L2, CUDA graphs.")
+        return "\n".join([head, "", *operator_table(rows)])
     if any(row["backend"] == "cuda" for row in rows):
         lines = [f"{machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}. Ceilings: memory "
                  f"{machine['read_bytes_per_second'] / 1e12:.2f} TB/s, mma.sync {machine['bf16_flops'] / 1e12:.0f} TFLOP/s. Cold L2, CUDA graphs."]

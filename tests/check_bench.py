@@ -37,6 +37,13 @@ def main():
     named = {case for _, cases, *_ in bars.GPU_BARS for case in cases} | set(table.GPU_HEADLINES)
     assert named <= set(GPU_NAMES), f"no such cases: {sorted(named - set(GPU_NAMES))}"
 
+    listed = set()
+    for op in bars.OPERATORS:
+        listed |= set(subprocess.run([girih, "bench", op, "--list"], stdout=subprocess.PIPE, text=True, check=True).stdout.split())
+    named = {case for _, cases, *_ in bars.OPERATOR_BARS for case in cases}
+    named |= {case for parts in bars.FUSED.values() for case in bars.at_rows(parts, 2048)}
+    assert named <= listed, f"no such cases: {sorted(named - listed)}"
+
     assert verdicts(row("decode-mha-bf16-b2-kv4096", roofline_fraction=0.849))[0][1] == "MISS"
     assert verdicts(row("decode-mha-bf16-b2-kv4096", roofline_fraction=0.85))[0][1] == "ok"
     twin = {"case": "prefill-bf16-causal-2048", "seconds": 0.01, "flops": 2e9, "roofline_fraction": 0.5, "ratio": 1.7}
@@ -56,6 +63,14 @@ def main():
     assert [v for _, v in verdicts(causal, capped)] == ["ok", "ok", "MISS", "ok"], verdicts(causal, capped)
     few = row("decode-b256-uniform1024", plan_seconds=21e-6, **gpu)
     assert [v for _, v in verdicts(few)] == ["not measured: no peer", "MISS"], verdicts(few)
+
+    cuda = {"op": "norm", "backend": "cuda"}
+    fast = row("rms_4096_r2048", seconds=1e-5, peers=[{"name": "a", "seconds": 1, "ratio": 1.2}, {"name": "b", "seconds": 1, "ratio": 1.1}], **cuda)
+    codes = row("rms_4096_e4m3_token_r2048", seconds=1.2e-5, **cuda)
+    longer = row("e4m3_token_r2048", seconds=1.15e-5, **{**cuda, "op": "quant"})
+    assert [v for _, v in verdicts(fast, codes, longer)] == ["MISS", "not measured: no peer", "ok"], verdicts(fast, codes, longer)
+    lines = table.operator_table([fast, {**fast, "case": "rms_4096_r16384", "peers": []}])
+    assert lines[2] == "| rms_4096 | 10 us, 1.10x (b) | 10 us | 50 % |", lines
 
     with tempfile.TemporaryDirectory() as folder:
         results, readme, figure = (os.path.join(folder, name) for name in ("results.json", "README.md", "figure.svg"))

@@ -18,8 +18,8 @@
 #include "girih/error.h"
 #include "girih/page.h"
 #include "girih/sampling.h"
-#include "page/append.cuh"
 #include "page/copy_pages.cuh"
+#include "rows/pipeline.cuh"
 #include "sampling/sample.cuh"
 
 namespace girih {
@@ -49,16 +49,19 @@ Prepared emulate(const fake_cuda::LaunchCall& call, void (*kernel)(Params)) {
   return [=] { emulator::launch(kernel, params, options); };
 }
 
-void append_bf16(abi::AppendParams p) {
-  page::for_each_row(p, [&](i64 row, i64 head, abi::TokenPlace place) {
-    page::write_row<bf16, bf16, page::Scale::none>(p.planes[0], row, head, place);
-    page::write_row<bf16, bf16, page::Scale::none>(p.planes[1], row, head, place);
-  });
+constexpr int kQoHeads = 4, kKvHeads = 2, kDim = 64;
+
+/// As the library shapes a plane of these heads and dims.
+constexpr abi::PartConfig append_part(abi::Elem out, abi::Scaling scaling) {
+  return {.x = abi::Elem::bf16, .weight = abi::Elem::bf16, .out = out, .dim = kDim, .threads = kDim / 8, .heads = kKvHeads, .aligned = true,
+          .paged = true, .scaling = scaling};
 }
-void append_e4m3(abi::AppendParams p) {
-  page::for_each_row(p, [&](i64 row, i64 head, abi::TokenPlace place) {
-    page::write_row<bf16, e4m3, page::Scale::token_head>(p.planes[0], row, head, place);
-  });
+void append_bf16(abi::RowsParams p) {
+  constexpr abi::PartConfig kPart = append_part(abi::Elem::bf16, abi::Scaling::none);
+  rows::run<rows::Parts{kPart, 2}>(p);
+}
+void append_e4m3(abi::RowsParams p) {
+  rows::run<rows::Parts{append_part(abi::Elem::e4m3, abi::Scaling::row), 1}>(p);
 }
 void copy(abi::CopyParams p) { page::run_copy_pages(p); }
 void merge(abi::MergeParams p) { attention::run_merge_states<float, float, float>(p); }
@@ -82,8 +85,8 @@ void* keep(Prepared launch) {
 
 void* prepare(const fake_cuda::LaunchCall& call) {
   const std::string name = call.name;
-  if (name == "append_bf16_bf16_bf16_bf16") return keep(emulate(call, append_bf16));
-  if (name == "append_bf16_e4m3_token_head") return keep(emulate(call, append_e4m3));
+  if (name.starts_with("rows_bf16_bf16_2h_paged_64_8x1")) return keep(emulate(call, append_bf16));
+  if (name.starts_with("rows_bf16_e4m3_row_2h_paged_64_8x1")) return keep(emulate(call, append_e4m3));
   if (name == "copy_pages") return keep(emulate(call, copy));
   if (name == "merge_states_f32_f32_f32") return keep(emulate(call, merge));
   num_sampling_slots = static_cast<int>((call.shared_bytes - kSamplingFixed) / kSamplingConfig.tile_bytes);
@@ -143,7 +146,6 @@ class CudaHost : public testing::Test {
 
 // ---------------------------------------------------------------------------------------------------------------- a problem
 
-constexpr int kQoHeads = 4, kKvHeads = 2, kDim = 64;
 
 AttentionSpec spec_of() {
   AttentionSpec spec;

@@ -1,5 +1,5 @@
-// The row operators' kernels under the emulator: every case of cases/rows.h and rope.h against the reference, with few blocks, so that each
-// works on several rows, and with threads in an order drawn at random.
+// The row operators' kernels under the emulator: every case of cases/rows.h and rope.h against the reference, with threads in an order drawn
+// at random.
 // ctest: emulated-rows shards=2 timeout=600
 #include <gtest/gtest.h>
 
@@ -13,15 +13,15 @@ namespace {
 
 constexpr Device kEmulated{DeviceKind::cuda, 0};
 
-void run_emulated(rows::Launch launch, int most_blocks, std::uint64_t seed) {
+void run_emulated(rows::Launch launch, std::uint64_t seed) {
   const rows::Shape shape = rows::shape_launch(launch);
-  if (shape.num_items == 0) return;
+  if (shape.num_blocks == 0) return;
   std::string name;
   const std::uint64_t hash = emulator::source_hash(rows::source_of(launch, shape, name));
   for (const emulator::RowKernel& kernel : emulator::row_kernels()) {
     if (kernel.source_hash != hash) continue;
     emulator::launch(kernel.entry, launch.params,
-                     {.num_blocks = static_cast<int>(std::min<std::int64_t>(shape.num_items, most_blocks)),
+                     {.num_blocks = static_cast<int>(shape.num_blocks),
                       .num_threads = shape.num_threads,
                       .shared_bytes = shape.shared_bytes,
                       .seed = seed});
@@ -33,10 +33,10 @@ void run_emulated(rows::Launch launch, int most_blocks, std::uint64_t seed) {
 class EmulatedRows : public testing::TestWithParam<cases::RowsCase> {};
 
 TEST_P(EmulatedRows, MatchesTheReference) {
-  for (const auto& [blocks, seed] : {std::pair{1, std::uint64_t{0}}, {3, std::uint64_t{5}}}) {
+  for (const std::uint64_t seed : {0, 5}) {
     cases::RowsProblem p(GetParam());
-    run_emulated(p.describe(kEmulated), blocks, seed);
-    EXPECT_TRUE(p.matches()) << blocks << " blocks";
+    run_emulated(p.describe(kEmulated), seed);
+    EXPECT_TRUE(p.matches()) << "seed " << seed;
   }
 }
 
@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, EmulatedRows, testing::ValuesIn(cases::rows_case
 class EmulatedRope : public testing::TestWithParam<cases::RopeCase> {};
 
 TEST_P(EmulatedRope, MatchesTheReference) {
-  for (const auto& [blocks, seed] : {std::pair{1, std::uint64_t{0}}, {3, std::uint64_t{5}}}) {
+  for (const std::uint64_t seed : {0, 5}) {
     cases::RopeProblem p(GetParam());
     rows::Launch launch = p.describe(kEmulated);
     AppendPlaces at;
@@ -62,8 +62,8 @@ TEST_P(EmulatedRope, MatchesTheReference) {
       launch.params.position_stride = 8;
     }
     if (p.c.by_request || p.c.append) launch.params.positions_64 = 1;
-    run_emulated(launch, blocks, seed);
-    EXPECT_TRUE(p.matches()) << blocks << " blocks";
+    run_emulated(launch, seed);
+    EXPECT_TRUE(p.matches()) << "seed " << seed;
   }
 }
 
@@ -99,7 +99,7 @@ TEST(EmulatedRopePlan, PlacesAndPositionsComeFromTheBlob) {
   launch.params.plan = &blob.header;
   launch.params.kv_indices = batch.kv_indices.data();
   launch.params.page_size = {static_cast<std::uint32_t>(p.c.page_size), 0x80000000U, 33};
-  run_emulated(launch, 2, 3);
+  run_emulated(launch, 3);
   EXPECT_TRUE(p.matches());
 }
 

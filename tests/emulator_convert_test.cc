@@ -1,4 +1,4 @@
-// kernels/core/convert.cuh and math.cuh under the emulator: every code of every format, and encoding over all f32 that can matter, must
+// kernels/core/convert.cuh and math.cuh, and the division of rows/quantize.cuh, under the emulator: every code of every format, and encoding over all f32 that can matter, must
 // agree with src/base/numeric.h; functions keep the errors that their comments state. For sm_75 as well, which converts by bit operations.
 // ctest: emulated-arch=75
 #include "emulator/emulator.h"
@@ -9,10 +9,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <random>
 
 #include "base/numeric.h"
 #include "core/convert.cuh"
 #include "core/math.cuh"
+#include "rows/quantize.cuh"
 
 namespace girih {
 namespace {
@@ -290,6 +292,41 @@ TEST(EmulatorMath, ApproximationsKeepTheirErrors) {
     ASSERT_NEAR(rcp_approx(x) * static_cast<double>(x), 1.0, 0x1p-23) << x;
     ASSERT_NEAR(rsqrt_approx(x) * std::sqrt(static_cast<double>(x)), 1.0, std::exp2(-22.9)) << x;
   }
+}
+
+/// Quotients whose codes are what an IEEE division gives: at random, next to what lies between two codes, and where numbers end.
+TEST(EmulatorConvert, DivisionsForCodesAreExact) {
+  std::mt19937_64 random(1);
+  const auto any = [&random] { return float_of(static_cast<u32>(random())); };
+  for (int i = 0; i < 2000000; ++i) {
+    float divisor = abs(any());
+    if (!(divisor > 0.0F) || divisor == kInf) continue;
+    // Of each four: anything; what a scale leaves; next to quotients of few bits; a number of 8 bits.
+    float x = any();
+    if (i % 4 == 1) x = divisor * std::normal_distribution<float>(0.0F, 100.0F)(random);
+    if (i % 4 == 2) x = float_of(bits_of(divisor * static_cast<float>(static_cast<int>(random() % 1024) - 512) / 16.0F) + random() % 3 - 1);
+    if (i % 4 == 3) x = float_of(bits_of(divisor * std::normal_distribution<float>()(random)) & 0xffff0000U);
+    float got[1] = {x};
+    Divisor(divisor).divide(got);
+    const float wanted = x / divisor;
+    if (abs(wanted) >= 0x1p-40F && abs(wanted) < 0x1p17F) {
+      ASSERT_EQ(bits_of(got[0]), bits_of(wanted)) << x << " / " << divisor;
+    } else if (std::isnan(wanted)) {
+      ASSERT_TRUE(std::isnan(got[0])) << x << " / " << divisor;
+    } else {
+      ASSERT_EQ(std::signbit(got[0]), std::signbit(wanted)) << x << " / " << divisor;
+      ASSERT_TRUE(abs(wanted) < 1.0F ? abs(got[0]) < 0x1p-39F : abs(got[0]) >= 0x1p16F) << x << " / " << divisor << ": " << got[0];
+    }
+  }
+}
+
+TEST(EmulatorConvert, LargestFiniteLeavesOutWhatIsNot) {
+  float x[4] = {-3.0F, NAN, 2.0F, -kInf};
+  EXPECT_EQ(largest_finite<false>(x), 3.0F);
+  EXPECT_TRUE(std::isnan(x[1]));
+  EXPECT_EQ(largest_finite<true>(x), 3.0F);
+  EXPECT_EQ(x[1], 0.0F);
+  EXPECT_EQ(x[3], -kInf);
 }
 
 }  // namespace

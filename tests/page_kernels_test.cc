@@ -11,8 +11,8 @@
 #include "attention/merge_states.cuh"
 #include "emulator/emulator.h"
 #include "girih/page.h"
-#include "page/append.cuh"
 #include "page/copy_pages.cuh"
+#include "rows/pipeline.cuh"
 
 namespace girih {
 namespace {
@@ -89,29 +89,41 @@ struct PlaneMemory {
   std::vector<std::byte> data, scales;
 };
 
-abi::AppendPlane append_plane(const KvPlane& p, const std::byte* source, DType type, std::int64_t dim) {
+using abi::Elem;
+using abi::PartConfig;
+using abi::Scaling;
+
+abi::RowsParams append_params(const KvPlane& p, const std::byte* source, DType type, std::int64_t dim) {
   const std::int64_t item = bits(type) / 8;
-  return {.source = reinterpret_cast<const unsigned char*>(source),
-          .source_row_stride = kHeads * dim * item,
-          .source_head_stride = dim * item,
-          .source_dim_stride = item,
-          .data = static_cast<unsigned char*>(const_cast<void*>(p.data)),
-          .page_stride = p.page_byte_stride,
-          .token_stride = p.token_byte_stride,
-          .head_stride = p.head_byte_stride,
-          .dim_stride = bits(p.dtype) / 8,
-          .scales = static_cast<unsigned char*>(const_cast<void*>(p.scales.data)),
-          .scale_page_stride = p.scales.page_byte_stride,
-          .scale_token_stride = p.scales.token_byte_stride,
-          .scale_head_stride = p.scales.head_byte_stride,
-          .global_scale = p.scales.global_scale,
-          .dim = static_cast<std::int32_t>(dim)};
+  abi::RowsParams params{};
+  abi::RowPart& part = params.parts[0];
+  part.heads = kHeads;
+  part.x = {const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(source)), kHeads * dim * item, dim * item, item};
+  part.out = {static_cast<unsigned char*>(const_cast<void*>(p.data)), p.token_byte_stride, p.head_byte_stride, bits(p.dtype) / 8};
+  part.page_stride = p.page_byte_stride;
+  part.scales = static_cast<unsigned char*>(const_cast<void*>(p.scales.data));
+  part.scale_page_stride = p.scales.page_byte_stride;
+  part.scale_row_stride = p.scales.token_byte_stride;
+  part.scale_head_stride = p.scales.head_byte_stride;
+  part.scale_block_stride = 1;
+  part.global_scale = p.scales.global_scale;
+  return params;
 }
 
-template <typename Source, typename Target, page::Scale kScale>
-void append_kernel(abi::AppendParams p) {
-  page::for_each_row(
-      p, [&](i64 row, i64 head, abi::TokenPlace place) { page::write_row<Source, Target, kScale>(p.planes[0], row, head, place); });
+template <PartConfig kC>
+void append_kernel(abi::RowsParams p) {
+  rows::run<rows::Parts{kC, 1}>(p);
+}
+
+/// A part that takes elements one at a time: sources and planes are not aligned.
+constexpr PartConfig append_part(Elem source, Elem target, Scaling scaling, int dim, int heads) {
+  PartConfig c{.x = source, .weight = source, .out = target, .dim = dim};
+  const int round = (source == Elem::f32 ? 4 : 8) * c.threads;
+  c.vectors = (dim + round - 1) / round;
+  c.heads = heads;
+  c.paged = true;
+  c.scaling = scaling;
+  return c;
 }
 
 /// Requests of 1, 5 and 2 new tokens whose keys end at 6, 9 and 2.
@@ -137,49 +149,52 @@ struct Batch3 {
   }
 };
 
-template <typename Source, typename Target, page::Scale kScale>
+template <Elem kSource, Elem kTarget, Scaling kScaling, int kDim>
 void check_append(DType source, DType target, ScaleGranularity granularity) {
-  for (const std::int64_t dim : {8, 64, 21, 130}) {
-    SCOPED_TRACE(testing::Message() << name(source) << " to " << name(target) << " scale " << static_cast<int>(granularity) << " dim "
-                                    << dim);
-    std::mt19937_64 random(static_cast<std::uint64_t>(dim));
-    const Batch3 batch;
-    const std::vector<abi::TokenPlace> places = batch.places();
-    // A NaN's payload is not part of any promise: where one 16-bit type becomes another, none is drawn.
-    const bool with_nan = source == target || granularity != ScaleGranularity::none;
-    std::vector<std::byte> k = draw_tensor(random, source, 8 * kHeads * dim, with_nan);
-    PlaneMemory expected(target, granularity, dim);
-    PlaneMemory got = expected;
-    KvStore store;
-    store.page_size = kPageSize;
-    store.num_pages = kPages;
-    store.k = expected.view();
-    append(cpu(), store, batch.view(), TensorView(k.data(), source, {8, kHeads, dim}), {}, {});
-    abi::AppendParams p{};
-    p.planes[0] = append_plane(got.view(), k.data(), source, dim);
-    p.rows = 8;
-    p.heads = kHeads;
-    p.places = places.data();
-    launch(append_kernel<Source, Target, kScale>, p, {.num_blocks = 2, .num_threads = 128, .shared_bytes = 0, .seed = 3});
-    EXPECT_EQ(expected.scales, got.scales);
-    EXPECT_EQ(expected.data, got.data);
-  }
+  constexpr std::int64_t dim = kDim;
+  SCOPED_TRACE(testing::Message() << name(source) << " to " << name(target) << " scale " << static_cast<int>(granularity) << " dim " << dim);
+  std::mt19937_64 random(static_cast<std::uint64_t>(dim));
+  const Batch3 batch;
+  const std::vector<abi::TokenPlace> places = batch.places();
+  // A NaN's payload is not part of any promise: where one 16-bit type becomes another, none is drawn.
+  const bool with_nan = source == target || granularity != ScaleGranularity::none;
+  std::vector<std::byte> k = draw_tensor(random, source, 8 * kHeads * dim, with_nan);
+  PlaneMemory expected(target, granularity, dim);
+  PlaneMemory got = expected;
+  KvStore store;
+  store.page_size = kPageSize;
+  store.num_pages = kPages;
+  store.k = expected.view();
+  append(cpu(), store, batch.view(), TensorView(k.data(), source, {8, kHeads, dim}), {}, {});
+  abi::RowsParams p = append_params(got.view(), k.data(), source, dim);
+  p.rows = 8;
+  p.places = places.data();
+  constexpr PartConfig kPart = append_part(kSource, kTarget, kScaling, kDim, kDim > 32 ? kHeads : 1);
+  launch(append_kernel<kPart>, p, {.num_blocks = 8 * kHeads / kPart.heads / 4, .num_threads = 128, .shared_bytes = 256, .seed = 3});
+  EXPECT_EQ(expected.scales, got.scales);
+  EXPECT_EQ(expected.data, got.data);
+}
+template <Elem kSource, Elem kTarget, Scaling kScaling>
+void check_append(DType source, DType target, ScaleGranularity granularity) {
+  check_append<kSource, kTarget, kScaling, 8>(source, target, granularity);
+  check_append<kSource, kTarget, kScaling, 64>(source, target, granularity);
+  check_append<kSource, kTarget, kScaling, 21>(source, target, granularity);
+  check_append<kSource, kTarget, kScaling, 130>(source, target, granularity);
 }
 
 TEST(PageKernels, AppendWritesTheBytesOfTheCpu) {
-  using page::Scale;
-  check_append<bf16, bf16, Scale::none>(DType::bf16, DType::bf16, ScaleGranularity::none);
-  check_append<float, float, Scale::none>(DType::f32, DType::f32, ScaleGranularity::none);
-  check_append<float, bf16, Scale::none>(DType::f32, DType::bf16, ScaleGranularity::none);
-  check_append<bf16, f16, Scale::none>(DType::bf16, DType::f16, ScaleGranularity::none);
-  check_append<f16, e4m3, Scale::tensor>(DType::f16, DType::e4m3, ScaleGranularity::tensor);
-  check_append<bf16, e5m2, Scale::head>(DType::bf16, DType::e5m2, ScaleGranularity::head);
-  check_append<bf16, i8, Scale::head>(DType::bf16, DType::i8, ScaleGranularity::head);
-  check_append<bf16, e4m3, Scale::token_head>(DType::bf16, DType::e4m3, ScaleGranularity::token_head);
-  check_append<float, e5m2, Scale::token_head>(DType::f32, DType::e5m2, ScaleGranularity::token_head);
-  check_append<f16, i8, Scale::token_head>(DType::f16, DType::i8, ScaleGranularity::token_head);
-  check_append<bf16, page::nvfp4, Scale::block>(DType::bf16, DType::nvfp4, ScaleGranularity::block);
-  check_append<float, page::mxfp4, Scale::block>(DType::f32, DType::mxfp4, ScaleGranularity::block);
+  check_append<Elem::bf16, Elem::bf16, Scaling::none>(DType::bf16, DType::bf16, ScaleGranularity::none);
+  check_append<Elem::f32, Elem::f32, Scaling::none>(DType::f32, DType::f32, ScaleGranularity::none);
+  check_append<Elem::f32, Elem::bf16, Scaling::none>(DType::f32, DType::bf16, ScaleGranularity::none);
+  check_append<Elem::bf16, Elem::f16, Scaling::none>(DType::bf16, DType::f16, ScaleGranularity::none);
+  check_append<Elem::f16, Elem::e4m3, Scaling::tensor>(DType::f16, DType::e4m3, ScaleGranularity::tensor);
+  check_append<Elem::bf16, Elem::e5m2, Scaling::head>(DType::bf16, DType::e5m2, ScaleGranularity::head);
+  check_append<Elem::bf16, Elem::i8, Scaling::head>(DType::bf16, DType::i8, ScaleGranularity::head);
+  check_append<Elem::bf16, Elem::e4m3, Scaling::row>(DType::bf16, DType::e4m3, ScaleGranularity::token_head);
+  check_append<Elem::f32, Elem::e5m2, Scaling::row>(DType::f32, DType::e5m2, ScaleGranularity::token_head);
+  check_append<Elem::f16, Elem::i8, Scaling::row>(DType::f16, DType::i8, ScaleGranularity::token_head);
+  check_append<Elem::bf16, Elem::nvfp4, Scaling::block>(DType::bf16, DType::nvfp4, ScaleGranularity::block);
+  check_append<Elem::f32, Elem::mxfp4, Scaling::block>(DType::f32, DType::mxfp4, ScaleGranularity::block);
 }
 
 /// Places from arrays on the device: by requests and positions, and by slots; what lies outside of a list or of the store goes nowhere.
@@ -206,17 +221,15 @@ TEST(PageKernels, AppendByTableFollowsItsArrays) {
   for (const abi::TokenPlace& place : places) slots.push_back(place.page * kPageSize + place.token);
   slots.insert(slots.end(), {-1, kPages * kPageSize, std::int64_t{1} << 40});
 
-  abi::AppendParams p{};
-  p.heads = kHeads;
-  p.page_size = {static_cast<std::uint32_t>(kPageSize), 0x80000000U, 33};
-  p.kv_indices = kv_indices.data();
-  p.table.given = 1;
-  p.table.num_pages = kPages;
-  p.table.num_entries = std::ssize(kv_indices);
   const auto bytes_of = [](const auto& v) { return reinterpret_cast<const unsigned char*>(v.data()); };
   for (const bool by_slots : {false, true}) {
     PlaneMemory got = before;
-    p.planes[0] = append_plane(got.view(), k.data(), DType::bf16, kDim);
+    abi::RowsParams p = append_params(got.view(), k.data(), DType::bf16, kDim);
+    p.page_size = {static_cast<std::uint32_t>(kPageSize), 0x80000000U, 33};
+    p.kv_indices = kv_indices.data();
+    p.table.given = 1;
+    p.table.num_pages = kPages;
+    p.table.num_entries = std::ssize(kv_indices);
     if (by_slots) {
       p.table.slots = bytes_of(slots);
       p.table.wide = 1;
@@ -229,7 +242,8 @@ TEST(PageKernels, AppendByTableFollowsItsArrays) {
       p.table.wide = 4;
       p.rows = std::ssize(requests);
     }
-    launch(append_kernel<bf16, bf16, page::Scale::none>, p, {.num_blocks = 3, .num_threads = 64, .shared_bytes = 0, .seed = 5});
+    constexpr PartConfig kPart = append_part(Elem::bf16, Elem::bf16, Scaling::none, kDim, 1);
+    launch(append_kernel<kPart>, p, {.num_blocks = 14 * kHeads / 2, .num_threads = 64, .shared_bytes = 256, .seed = 5});
     EXPECT_EQ(expected.data, got.data) << by_slots;
   }
 }
@@ -272,14 +286,13 @@ TEST(PageKernels, AppendByPlanPutsQueryTokensAtTheEndOfTheirLists) {
     std::memcpy(expected.data.data() + 3 * expected.plane.page_byte_stride + h * expected.plane.head_byte_stride,
                 k.data() + 9 * row + static_cast<std::size_t>(h * kDim * 2), kDim * 2);
   }
-  abi::AppendParams p{};
-  p.planes[0] = append_plane(got.view(), k.data(), DType::bf16, kDim);
+  abi::RowsParams p = append_params(got.view(), k.data(), DType::bf16, kDim);
   p.rows = 12;  // two more than the plan has
-  p.heads = kHeads;
   p.plan = &blob.header;
   p.kv_indices = batch.kv_indices.data();
   p.page_size = {static_cast<std::uint32_t>(kPageSize), 0x80000000U, 33};
-  launch(append_kernel<bf16, bf16, page::Scale::none>, p, {.num_blocks = 3, .num_threads = 64, .shared_bytes = 0, .seed = 5});
+  constexpr PartConfig kPart = append_part(Elem::bf16, Elem::bf16, Scaling::none, kDim, 1);
+  launch(append_kernel<kPart>, p, {.num_blocks = 12 * kHeads / 2, .num_threads = 64, .shared_bytes = 256, .seed = 5});
   EXPECT_EQ(expected.data, got.data);
 }
 
@@ -296,6 +309,7 @@ TEST(PageKernels, CopyTouchesChunksOnly) {
     abi::CopyParams p{};
     p.shapes[0] = {reinterpret_cast<unsigned char*>(aligned), 512, chunk, {1, 2, 3}, {0, 256, 48}};
     p.num_shapes = 1;
+    p.slices = 1;
     const abi::PagePair pairs[] = {{2, 0}, {1, 1}};
     p.pairs = pairs;
     p.num_pairs = 2;

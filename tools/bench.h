@@ -59,6 +59,7 @@ BenchResult bench_sampling(const BenchOptions& options);
 BenchResult bench_norm(const BenchOptions& options);
 BenchResult bench_rope(const BenchOptions& options);
 BenchResult bench_quant(const BenchOptions& options);
+BenchResult bench_page(const BenchOptions& options);
 BenchResult bench_activation(const BenchOptions& options);
 
 /// Names for --list and filters.
@@ -70,6 +71,7 @@ std::vector<std::string> sampling_case_names();
 std::vector<std::string> norm_case_names();
 std::vector<std::string> rope_case_names();
 std::vector<std::string> quant_case_names();
+std::vector<std::string> page_case_names();
 std::vector<std::string> activation_case_names();
 
 /// The cases of those names with all that a program of another library needs to time the same problem.

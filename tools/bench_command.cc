@@ -1,4 +1,4 @@
-// `girih bench machine | plan | attention | sampling | norm | activation | rope | quant`: options, filters and result files. The measuring
+// `girih bench machine | plan | attention | sampling | norm | activation | rope | quant | page`: options, filters and result files. The measuring
 // is in bench_*.cc.
 #include <fmt/format.h>
 #include <fnmatch.h>
@@ -89,6 +89,7 @@ void add_bench_command(CLI::App& app, int& exit_code, AllocationCount allocation
       {"norm", "RMSNorm and LayerNorm beside the rate of memory", norm_case_names, bench_norm},
       {"rope", "Rotation, alone and fused with appends, beside the rate of memory", rope_case_names, bench_rope},
       {"quant", "Quantisation and back beside the rate of memory", quant_case_names, bench_quant},
+      {"page", "Writes to the paged cache and copies of pages beside the rate of memory", page_case_names, bench_page},
       {"activation", "Gated activations beside the rate of memory", activation_case_names, bench_activation}};
   for (const Subcommand& subcommand : subcommands) {
     CLI::App* command = bench->add_subcommand(subcommand.name, subcommand.about);

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <random>
 
 #include "base/math.h"
@@ -16,7 +17,7 @@
 namespace girih::tools {
 namespace {
 
-constexpr std::int64_t kPatternElements = 1 << 20;
+constexpr std::int64_t kPatternElements = 1 << 16;
 
 /// Normally distributed elements of a type, tiled over a tensor.
 std::vector<std::byte> make_pattern(DType type) {
@@ -49,6 +50,8 @@ double bytes_of_scales(DType out, QuantScale scale, std::int64_t rows, std::int6
   }
 }
 
+}  // namespace
+
 Quantization make_quantization(BenchMemory& m, DType out, QuantScale scale, std::int64_t rows, std::int64_t dim) {
   Quantization q;
   q.scale = scale;
@@ -77,6 +80,8 @@ Quantization make_quantization(BenchMemory& m, DType out, QuantScale scale, std:
   }
   return q;
 }
+
+namespace {
 
 void add_norms(std::vector<RowsBenchCase>& all) {
   const NormCase cases[] = {
@@ -160,40 +165,6 @@ struct RopeCase {
   bool mla = false;
 };
 
-constexpr std::int64_t kPageSize = 16;
-
-/// Appends of one request whose list holds the new tokens only, by a plan on a GPU and by a batch on the CPU.
-struct AppendSetup {
-  std::vector<std::int64_t> indptr, kv_len, kv_indptr;
-  std::vector<std::int32_t> pages;
-  std::unique_ptr<Schedule> schedule;
-  std::unique_ptr<Plan> plan;
-  std::unique_ptr<DevicePlan> on_device;
-  TensorView pages_on_device{};
-
-  AppendSetup(BenchMemory& m, std::int64_t rows) : indptr{0, rows}, kv_len{rows}, kv_indptr{0, ceil_div(rows, kPageSize)} {
-    for (std::int64_t i = 0; i < kv_indptr[1]; ++i) pages.push_back(static_cast<std::int32_t>(kv_indptr[1] - 1 - i));
-    if (m.context().device().kind == DeviceKind::cpu) return;
-    AttentionSpec spec;
-    spec.num_qo_heads = spec.num_kv_heads = 1;
-    spec.head_dim_qk = spec.head_dim_vo = 64;
-    schedule = std::make_unique<Schedule>(girih::schedule(m.context(), spec, {.max_tokens = rows, .max_requests = 1, .max_kv_len = rows}));
-    plan = std::make_unique<Plan>(*schedule);
-    KvSegment segment;
-    segment.page_size = kPageSize;
-    segment.kv_indptr = kv_indptr;
-    segment.kv_len = kv_len;
-    plan->update({.qo_indptr = indptr, .segments = {&segment, 1}});
-    on_device = std::make_unique<DevicePlan>(m.context(), *schedule);
-    on_device->upload(*plan);
-    pages_on_device = m.tensor(DType::i32, {std::ssize(pages)});
-    const cuda::CurrentDevice current(*m.context().cuda().device);
-    const cuda::Driver& driver = m.context().cuda().device->driver();
-    driver.copy_to_device(reinterpret_cast<cuda::Pointer>(pages_on_device.data), pages.data(), std::ssize(pages) * 4, nullptr);
-    driver.synchronize(nullptr);
-  }
-};
-
 void add_ropes(std::vector<RowsBenchCase>& all) {
   const RopeCase cases[] = {
       {.name = "rope_32x8x128"},
@@ -220,50 +191,27 @@ void add_ropes(std::vector<RowsBenchCase>& all) {
                        r.interleaved = c.interleaved;
                        if (c.norm) r.q_weight = r.k_weight = m.tensor(DType::bf16, {c.dim});
                        if (!c.append) {
-                         // One request from position 0.
                          r.k_out = r.k;
-                         r.indptr = m.indices({0, rows});
-                         r.offsets = m.indices({0});
+                         std::vector<std::int64_t> positions(static_cast<std::size_t>(rows));
+                         std::iota(positions.begin(), positions.end(), 0);
+                         r.positions = m.indices(positions);
                          return [&m, r](void* stream) { rope(m.context(), r, stream); };
                        }
-                       const auto setup = std::make_shared<AppendSetup>(m, rows);
-                       KvStore store;
-                       store.page_size = kPageSize;
-                       store.num_pages = std::ssize(setup->pages);
-                       const auto plane = [&](std::int64_t dim) {
-                         KvPlane p;
-                         p.dtype = c.cache;
-                         p.head_byte_stride = bytes(c.cache, dim);
-                         p.token_byte_stride = p.head_byte_stride * c.k_heads;
-                         p.page_byte_stride = p.token_byte_stride * kPageSize;
-                         p.data = m.tensor(c.cache, {store.num_pages * kPageSize, c.k_heads, dim}).data;
-                         if (bits(c.cache) == 8) {
-                           p.scales.granularity = ScaleGranularity::tensor;
-                           p.scales.data = make_quantization(m, c.cache, QuantScale::tensor, rows, dim).scales.data;
-                         }
-                         return p;
-                       };
+                       const auto setup = std::make_shared<AppendSetup>(m, rows, 1);
+                       KvStore store = setup->store();
                        if (c.mla) {
                          a.k_nope = m.tensor(DType::bf16, {rows, 1, 512});
-                         store.k = plane(512);
-                         store.k_rope = plane(c.dim);
+                         store.k = setup->plane(m, c.cache, 1, 512);
+                         store.k_rope = setup->plane(m, c.cache, 1, c.dim);
                        } else {
                          a.v = m.tensor(DType::bf16, {rows, c.k_heads, c.dim});
-                         store.k = plane(c.dim);
-                         store.v = plane(c.dim);
+                         store.k = setup->plane(m, c.cache, c.k_heads, c.dim);
+                         store.v = setup->plane(m, c.cache, c.k_heads, c.dim);
                        }
                        return [&m, a, setup, store](void* stream) {
-                         if (setup->on_device != nullptr) {
-                           const std::span<const std::int32_t> pages(static_cast<const std::int32_t*>(setup->pages_on_device.data),
-                                                                     setup->pages.size());
-                           return rope_append(m.context(), *setup->on_device, store, pages, a, 0, stream);
-                         }
-                         AppendBatch batch;
-                         batch.append_indptr = setup->indptr;
-                         batch.kv_len = setup->kv_len;
-                         batch.kv_indptr = setup->kv_indptr;
-                         batch.kv_indices = setup->pages;
-                         rope_append(m.context(), store, batch, a, stream);
+                         if (setup->on_device != nullptr)
+                           return rope_append(m.context(), *setup->on_device, store, setup->pages_on_device(), a, 0, stream);
+                         rope_append(m.context(), store, setup->batch(), a, stream);
                        };
                      }});
     }
@@ -340,8 +288,8 @@ TensorView BenchMemory::tensor(DType type, std::initializer_list<std::int64_t> s
   const cuda::Pointer base = device_.back().pointer();
   driver.copy_to_device(base, pattern.data(), std::min(piece, size), nullptr);
   driver.synchronize(nullptr);
-  for (std::int64_t at = piece; at < size; at += piece)
-    driver.copy_on_device(base + static_cast<cuda::Pointer>(at), base, std::min(piece, size - at), nullptr);
+  for (std::int64_t at = std::min(piece, size); at < size; at *= 2)
+    driver.copy_on_device(base + static_cast<cuda::Pointer>(at), base, std::min(at, size - at), nullptr);
   driver.synchronize(nullptr);
   view.data = device_.back().data();
   return view;
@@ -353,6 +301,7 @@ std::vector<RowsBenchCase> rows_bench_cases(const std::string& op) {
   if (op == "activation") add_activations(all);
   if (op == "rope") add_ropes(all);
   if (op == "quant") add_conversions(all);
+  if (op == "page") add_page_cases(all);
   return all;
 }
 

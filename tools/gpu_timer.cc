@@ -29,17 +29,24 @@ std::vector<double> GpuTimer::replays(const std::function<void()>& body, int rep
   const cuda::Graph graph = driver_.end_capture(stream_);
   const cuda::GraphExec exec = driver_.instantiate(graph);
   driver_.destroy_graph(graph);
-  std::vector<double> times;
+  std::vector<double> seconds = times([&] { driver_.launch_graph(exec, stream_); }, repeats);
+  driver_.destroy_graph_exec(exec);
+  return seconds;
+}
+
+std::vector<double> GpuTimer::calls(const std::function<void()>& body, int repeats) { return times(body, repeats); }
+
+std::vector<double> GpuTimer::times(const std::function<void()>& queue, int repeats) {
+  std::vector<double> seconds;
   for (int i = -3; i < repeats; ++i) {  // three to warm up
     driver_.fill(flush_.pointer(), static_cast<std::uint8_t>(i), kFlushBytes, stream_);
     driver_.record(begin_, stream_);
-    driver_.launch_graph(exec, stream_);
+    queue();
     driver_.record(end_, stream_);
     driver_.synchronize(stream_);
-    if (i >= 0) times.push_back(driver_.elapsed_seconds(begin_, end_));
+    if (i >= 0) seconds.push_back(driver_.elapsed_seconds(begin_, end_));
   }
-  driver_.destroy_graph_exec(exec);
-  return times;
+  return seconds;
 }
 
 double GpuTimer::host(const std::function<void()>& body) {

@@ -22,10 +22,14 @@ class GpuTimer {
   /// Seconds of `repeats` replays of what `body` queues, which has been called once before. Ahead of each a buffer larger than the L2 cache
   /// is overwritten.
   std::vector<double> replays(const std::function<void()>& body, int repeats);
+  /// The same of calls that are not captured: queued while the buffer is being overwritten.
+  std::vector<double> calls(const std::function<void()>& body, int repeats);
   /// Median host seconds of a call that is queued behind others.
   double host(const std::function<void()>& body);
 
  private:
+  std::vector<double> times(const std::function<void()>& queue, int repeats);
+
   const cuda::Driver& driver_;
   cuda::CurrentDevice current_;
   cuda::DeviceBuffer flush_;

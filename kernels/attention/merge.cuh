@@ -83,9 +83,7 @@ struct PartRows {
 template <Config c, class Variant>
 __device__ __forceinline__ void sum_parts(const Args& p, const typename Variant::Params& params, const PartRows& from, int row, int slice) {
   // Parts whose values are under way together: one loop brings them, since instructions come from memory, too.
-  constexpr int kAhead = c.tile_rows <= 8    ? 2 * kMergeAhead<c>
-                         : c.tile_rows <= 16 ? kMergeAhead<c> + kMergeAhead<c> / 2
-                                             : kMergeAhead<c>;
+  constexpr int kAhead = c.tile_rows <= 8 ? 2 * kMergeAhead<c> : c.tile_rows <= 16 ? kMergeAhead<c> + kMergeAhead<c> / 2 : kMergeAhead<c>;
   constexpr int kWindow = PartRows::kSets * ptx::kWarp;  // parts that the lanes know of
   const int lane = ptx::lane_idx();
   const int dim = slice * kMergeSlice + lane * kMergeDims;

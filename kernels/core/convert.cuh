@@ -78,8 +78,12 @@ __device__ __forceinline__ u8 encode_fp8(float x) {
 __device__ __forceinline__ u8 encode_e4m3(float x) { return encode_fp8<4, 3, 0x7eU>(x); }
 __device__ __forceinline__ u8 encode_e5m2(float x) { return encode_fp8<5, 2, 0x7bU>(x); }
 
-/// The signs of two values at the signs of two codes: what the instructions lose of NaNs.
-__device__ __forceinline__ u32 fp8_signs(float low, float high) { return (bits_of(low) >> 24 & 0x80U) | (bits_of(high) >> 16 & 0x8000U); }
+/// The signs of values at the signs of their codes: what the instructions lose of NaNs.
+__device__ __forceinline__ u32 fp8_sign(float x) { return bits_of(x) >> 24 & 0x80U; }
+__device__ __forceinline__ u32 fp8_signs(float x0, float x1, float x2, float x3) {
+  const u32 low = ptx::permute_bytes(bits_of(x0), bits_of(x1), 0x0073U);
+  return ptx::permute_bytes(low, ptx::permute_bytes(bits_of(x2), bits_of(x3), 0x0073U), 0x5410U) & 0x80808080U;
+}
 
 }  // namespace convert_detail
 
@@ -102,7 +106,7 @@ __device__ __forceinline__ bf16 from_f32<bf16>(float x) {
 template <>
 __device__ __forceinline__ e4m3 from_f32<e4m3>(float x) {
   if constexpr (ptx::kConvertsFp8) {
-    return e4m3{static_cast<u8>(ptx::f32_pair_to_e4m3(x, 0.0F) | convert_detail::fp8_signs(x, 0.0F))};
+    return e4m3{static_cast<u8>(ptx::f32_pair_to_e4m3(x, 0.0F) | convert_detail::fp8_sign(x))};
   } else {
     return e4m3{convert_detail::encode_e4m3(x)};
   }
@@ -110,7 +114,7 @@ __device__ __forceinline__ e4m3 from_f32<e4m3>(float x) {
 template <>
 __device__ __forceinline__ e5m2 from_f32<e5m2>(float x) {
   if constexpr (ptx::kConvertsFp8) {
-    return e5m2{static_cast<u8>(ptx::f32_pair_to_e5m2(x, 0.0F) | convert_detail::fp8_signs(x, 0.0F))};
+    return e5m2{static_cast<u8>(ptx::f32_pair_to_e5m2(x, 0.0F) | convert_detail::fp8_sign(x))};
   } else {
     return e5m2{convert_detail::encode_e5m2(x)};
   }
@@ -123,12 +127,17 @@ __device__ __forceinline__ i8 from_f32<i8>(float x) {
   const float clamped = float_of(min(magnitude, 0x42fe0000U) | (bits_of(x) & 0x80000000U));
   return static_cast<i8>(magnitude > 0x7f800000U ? 0U : bits_of(clamped + kMagic) - bits_of(kMagic));
 }
-/// The nibble nearest to x. Saturates to +-6; NaN becomes 0.
-__device__ __forceinline__ u32 e2m1_from_f32(float x) {
-  const u32 magnitude = bits_of(x) & 0x7fffffffU;
-  const u32 number = (bits_of(x) >> 28 & 8U) | min(convert_detail::round_magnitude<2, 1>(magnitude), 7U);
-  return magnitude > 0x7f800000U ? 0U : number;
+/// The nibble nearest to a number. Saturates to +-6.
+__device__ __forceinline__ u32 e2m1_from_number(float x) {
+  const u32 magnitude = min(bits_of(x) & 0x7fffffffU, 0x40c00000U);
+  // The adder rounds to the code's last place, which the larger summand has: steps of 1/2 below 2, of 1 below 4, of 2 beyond.
+  const u32 exponent = max(magnitude, 0x3f800000U) & 0x7f800000U;
+  const u32 rounder = exponent + 0x0b400000U;
+  const u32 steps = bits_of(float_of(magnitude) + float_of(rounder)) - rounder;
+  return steps + (exponent >> 22) - 254U + (bits_of(x) >> 28 & 8U);
 }
+/// The nibble nearest to x; NaN becomes 0.
+__device__ __forceinline__ u32 e2m1_from_f32(float x) { return x != x ? 0U : e2m1_from_number(x); }
 /// The e8m0 code of 2^exponent, the exponent clamped to [-127, 127].
 __device__ __forceinline__ u32 exponent_to_e8m0(int exponent) { return static_cast<u32>(min(max(exponent, -127), 127) + 127); }
 /// floor(log2(x)) of a positive finite x, subnormals included.
@@ -358,7 +367,7 @@ __device__ __forceinline__ u32 pack_codes(float x0, float x1, float x2, float x3
     const auto byte = [](float x) { return static_cast<u32>(from_f32<Code>(x).bits); };
     return byte(x0) | byte(x1) << 8 | byte(x2) << 16 | byte(x3) << 24;
   } else {
-    const u32 signs = convert_detail::fp8_signs(x0, x1) | convert_detail::fp8_signs(x2, x3) << 16;
+    const u32 signs = convert_detail::fp8_signs(x0, x1, x2, x3);
     if constexpr (kSame<Code, e4m3>) {
       return ptx::f32_pair_to_e4m3(x0, x1) | ptx::f32_pair_to_e4m3(x2, x3) << 16 | signs;
     } else {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "abi/page_params.h"
+#include "core/math.cuh"
 #include "core/types.cuh"
 
 namespace girih::page {
@@ -39,7 +40,11 @@ __device__ __forceinline__ PlannedKey planned_key(const P& p, i64 row) {
   const u8* blob = reinterpret_cast<const u8*>(p.plan);
   const abi::SegmentInfo& segment = reinterpret_cast<const abi::SegmentInfo*>(blob + p.plan->segments.offset)[p.segment];
   const abi::KvRow* rows = reinterpret_cast<const abi::KvRow*>(blob + p.plan->kv_rows.offset) + segment.kv_row_begin;
-  const i64 group = group_of(segment.num_groups, row, [rows](i64 i) { return rows[i].q_end; });
+  // Groups of one length are found at once: each step of a search would wait for memory.
+  const float share = static_cast<float>(segment.num_groups) * rcp_approx(static_cast<float>(p.plan->num_tokens));
+  i64 group = min(static_cast<i64>((static_cast<float>(row) + 0.5F) * share), segment.num_groups - 1);
+  if (group < 0 || rows[group].q_begin > row || rows[group].q_end <= row)
+    group = group_of(segment.num_groups, row, [rows](i64 i) { return rows[i].q_end; });
   if (group == segment.num_groups || rows[group].q_begin > row) return {{0, -1}, 0};
   const i64 key = rows[group].kv_len - (rows[group].q_end - row);
   if (key < 0) return {{0, -1}, 0};
@@ -47,11 +52,6 @@ __device__ __forceinline__ PlannedKey planned_key(const P& p, i64 row) {
   if (p.page_size.divisor == 0) return {{0, rows[group].table_begin + key}, position};
   const u32 index = page_index(p.page_size, key);
   return {{p.kv_indices[rows[group].table_begin + index], key - static_cast<i64>(index) * p.page_size.divisor}, position};
-}
-
-template <typename P>
-__device__ __forceinline__ PlannedKey key_of(const P& p, i64 row) {
-  return p.places != nullptr ? PlannedKey{p.places[row], 0} : planned_key(p, row);
 }
 
 __device__ __forceinline__ i64 index_at(const u8* indices, i64 byte_offset, bool is_64) {
@@ -73,7 +73,8 @@ __device__ __forceinline__ abi::TokenPlace in_store(const abi::AppendTable& t, b
 }
 
 /// Where a table puts `row`: nowhere for what lies in no list.
-__device__ __forceinline__ abi::TokenPlace listed_place(const abi::AppendParams& p, i64 row) {
+template <typename P>
+__device__ __forceinline__ abi::TokenPlace listed_place(const P& p, i64 row) {
   const abi::AppendTable& t = p.table;
   const i64 page_size = p.page_size.divisor;
   const bool paged = page_size != 0;
@@ -91,6 +92,12 @@ __device__ __forceinline__ abi::TokenPlace listed_place(const abi::AppendParams&
   page += begin;
   if (page - begin >= extent || begin < 0 || page >= t.num_entries) return kNowhere;
   return in_store(t, true, p.kv_indices[page], token);
+}
+
+template <typename P>
+__device__ __forceinline__ PlannedKey key_of(const P& p, i64 row) {
+  if (p.places != nullptr) return {p.places[row], 0};
+  return p.table.given != 0 ? PlannedKey{listed_place(p, row), 0} : planned_key(p, row);
 }
 
 /// positions[row], or by requests: offsets[i] + row - indptr[i].

@@ -66,5 +66,27 @@ __device__ __forceinline__ float add_toward_zero(float a, float b) {
   asm("add.rz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
+/// The larger of a and |b|; NaN where one is.
+__device__ __forceinline__ float max_magnitude(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("{.reg .f32 m; abs.f32 m, %2; max.NaN.f32 %0, %1, m;}" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#else
+  const float magnitude = __uint_as_float(__float_as_uint(b) & 0x7fffffffU);
+  return a != a ? a : (a > magnitude ? a : magnitude);
+#endif
+}
+/// The smaller of |x| and a number; NaN where x is.
+__device__ __forceinline__ float limit_magnitude(float x, float limit) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("{.reg .f32 m; abs.f32 m, %1; min.NaN.f32 %0, m, %2;}" : "=f"(y) : "f"(x), "f"(limit));
+  return y;
+#else
+  const float magnitude = __uint_as_float(__float_as_uint(x) & 0x7fffffffU);
+  return magnitude > limit ? limit : magnitude;
+#endif
+}
 
 }  // namespace girih::ptx

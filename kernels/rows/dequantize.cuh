@@ -52,15 +52,18 @@ struct Dequantizer {
     }
   }
 
-  __device__ __forceinline__ Piece load(i64 index, i64 count) const {
-    constexpr int kPieces = (kC.dim + kCount - 1) / kCount;
+  static constexpr u32 kPieces = (kC.dim + kCount - 1) / kCount;
+
+  __device__ __forceinline__ Piece load(u32 index, u32 count) const {
     Piece piece{};
     piece.valid = index < count;
     if (!piece.valid) return piece;
-    const i64 whole = index / kPieces;
+    const u32 whole = index / kPieces;
     piece.d = static_cast<int>(index - whole * kPieces) * kCount;
-    piece.row = whole / part.heads;
-    piece.head = static_cast<int>(whole - piece.row * part.heads);
+    const u32 heads = static_cast<u32>(part.heads);
+    const u32 row = heads == 1 ? whole : whole / heads;
+    piece.row = row;
+    piece.head = static_cast<int>(whole - row * heads);
     const u8* source = part.x.data + piece.row * part.x.row_stride + piece.head * part.x.head_stride;
     if constexpr (kC.aligned) {
       const u32* words = reinterpret_cast<const u32*>(source + (kPacked ? piece.d / 2 : piece.d * static_cast<int>(sizeof(X))));
@@ -114,16 +117,14 @@ struct Dequantizer {
   }
 
   __device__ __forceinline__ void run() const {
-    const i64 count = p.rows * part.heads * ((kC.dim + kCount - 1) / kCount);
-    const i64 threads = static_cast<i64>(ptx::num_blocks()) * ptx::num_threads();
-    for (i64 first = static_cast<i64>(ptx::block_idx()) * ptx::num_threads() + ptx::thread_idx(); first < count;
-         first += threads * kC.vectors) {
-      Piece pieces[kC.vectors];
+    const u32 count = static_cast<u32>(p.rows) * static_cast<u32>(part.heads) * kPieces;
+    const u32 threads = static_cast<u32>(ptx::num_threads());
+    const u32 first = static_cast<u32>(ptx::block_idx()) * threads * kC.vectors + static_cast<u32>(ptx::thread_idx());
+    Piece pieces[kC.vectors];
 #pragma unroll
-      for (int v = 0; v < kC.vectors; ++v) pieces[v] = load(first + v * threads, count);
+    for (int v = 0; v < kC.vectors; ++v) pieces[v] = load(first + static_cast<u32>(v) * threads, count);
 #pragma unroll
-      for (int v = 0; v < kC.vectors; ++v) store(pieces[v]);
-    }
+    for (int v = 0; v < kC.vectors; ++v) store(pieces[v]);
   }
 };
 

@@ -73,6 +73,23 @@ __device__ __forceinline__ Vec16 gather(const u8* source, i64 stride, int left) 
   return v;
 }
 
+/// Stores the first `left` elements of a vector one at a time.
+template <typename T>
+__device__ __forceinline__ void scatter_bits(u8* at, i64 stride, int left, const Vec16& v) {
+  constexpr int kCount = 16 / static_cast<int>(sizeof(T));
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (i >= left) break;
+    if constexpr (sizeof(T) == 4) {
+      *reinterpret_cast<u32*>(at + i * stride) = v.x[i];
+    } else if constexpr (sizeof(T) == 2) {
+      *reinterpret_cast<u16*>(at + i * stride) = static_cast<u16>(v.x[i / 2] >> (16 * (i % 2)));
+    } else {
+      at[i * stride] = static_cast<u8>(v.x[i / 4] >> (8 * (i % 4)));
+    }
+  }
+}
+
 /// The elements of a vector as f32.
 template <typename T, int kCount>
 __device__ __forceinline__ void widen_vector(float (&x)[kCount], int at, const Vec16& v) {
@@ -82,6 +99,33 @@ __device__ __forceinline__ void widen_vector(float (&x)[kCount], int at, const V
     unpack<T>(part, v.x[w]);
 #pragma unroll
     for (int i = 0; i < kPerWord<T>; ++i) x[at + w * kPerWord<T> + i] = part[i];
+  }
+}
+
+/// Words of a kept weight, and what they hold.
+template <int kWords>
+__device__ __forceinline__ void load_words(u32 (&words)[kWords], const u8* source) {
+  if constexpr (kWords % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < kWords / 4; ++i) {
+      const Vec16 v = reinterpret_cast<const Vec16*>(source)[i];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) words[4 * i + j] = v.x[j];
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = reinterpret_cast<const u32*>(source)[i];
+  }
+}
+template <typename T, int kCount, int kWords>
+__device__ __forceinline__ void widen_words(float (&x)[kCount], const u32 (&words)[kWords]) {
+  static_assert(kWords * kPerWord<T> == kCount);
+#pragma unroll
+  for (int w = 0; w < kWords; ++w) {
+    float part[kPerWord<T>];
+    unpack<T>(part, words[w]);
+#pragma unroll
+    for (int i = 0; i < kPerWord<T>; ++i) x[w * kPerWord<T> + i] = part[i];
   }
 }
 
@@ -100,7 +144,7 @@ __device__ __forceinline__ void load_dense(float (&x)[kCount], const u8* source,
   }
 }
 
-/// `kCount` values as words of codes; 4-bit: the even element in the low nibble.
+/// `kCount` values as words of codes; 4-bit: numbers, the even element in the low nibble.
 template <typename T, int kCount>
 __device__ __forceinline__ void pack_vector(u32 (&words)[(kCount * (kSame<T, e2m1x2> ? 4 : 8 * static_cast<int>(sizeof(T))) + 31) / 32],
                                             const float* x) {
@@ -115,7 +159,7 @@ __device__ __forceinline__ void pack_vector(u32 (&words)[(kCount * (kSame<T, e2m
     for (int i = 0; i < (kCount + 7) / 8; ++i) {
       u32 word = 0;
 #pragma unroll
-      for (int j = 0; j < (kCount < 8 ? kCount : 8); ++j) word |= e2m1_from_f32(x[8 * i + j]) << (4 * j);
+      for (int j = 0; j < (kCount < 8 ? kCount : 8); ++j) word |= e2m1_from_number(x[8 * i + j]) << (4 * j);
       words[i] = word;
     }
   } else {

@@ -1,8 +1,9 @@
 // The row operators: norms, activations, rotary positions, quantisation and writes to the paged cache are one pipeline over rows, with the
 // stages that a PartConfig asks for: load (a sum with a residual, or an activation) -> normalise -> rotate -> quantise -> store.
 // A row's threads hold it in registers, 16 bytes of source each and vector, so that it is read once and written once whatever is done to
-// it; the next row's loads are under way while one is worked on. Rows of up to 32 threads share a warp and talk by shuffles, longer ones
-// take the whole block. Rows without a stage that must see all of them are cut into pieces where they are longer than their threads hold.
+// it. Rows of up to 32 threads share a warp and talk by shuffles, longer ones take the whole block. Rows without a stage that must see all
+// of them are cut into pieces where they are longer than their threads hold. Several heads of a row are loaded together. Each block works
+// once: blocks that go round and load ahead were 5 % slower, since what they hold limits how many there are.
 #pragma once
 
 #include "page/places.cuh"
@@ -19,7 +20,7 @@ using abi::PartConfig;
 using abi::Rotation;
 using abi::Scaling;
 
-/// Shared memory: two sets of a number for each warp, then the rows of rotations.
+/// Shared memory: sets of a number for each warp, then the rows of rotations.
 constexpr int kReduceFloats = 64;
 
 template <PartConfig kC>
@@ -36,6 +37,20 @@ struct Pipeline {
   static constexpr bool kTwoOperands = kC.residual || kActivates;
   static constexpr bool kExact = sizeof(X) == 4;
   static constexpr bool kMasked = kPieces * kPiece != kC.dim;
+  static constexpr int kRound = kVec * kC.threads;  // elements between a thread's vectors
+  static constexpr bool kPartners = abi::holds_partners(kC);
+  /// Whole vectors of pairs.
+  static constexpr bool kPairs =
+      kC.aligned && kC.rotation == Rotation::interleaved && kC.rotary_begin % kVec == 0 && kC.rotary % (2 * kVec) == 0;
+  static constexpr int kAngles = kPartners ? kC.rotary / 2 / kC.threads : (kPairs ? kLen / 2 : 1);
+  /// Nothing is done to the elements: they are stored bit for bit.
+  static constexpr bool kCopies =
+      kC.x == kC.out && !kTwoOperands && kC.norm == Norm::none && kC.rotation == Rotation::none && kC.scaling == Scaling::none;
+  static constexpr bool kQuantizes = kC.scaling != Scaling::none && bits_of_elem(kC.out) <= 8;
+  static constexpr bool kNorms = kC.norm != Norm::none;
+  /// Weights and biases stay in registers, as they are stored.
+  static constexpr bool kKeepsWeights = kNorms && kC.aligned && !kC.head_weights;
+  static constexpr int kWeightWords = kVec * static_cast<int>(sizeof(W)) / 4;
   static constexpr int kBlock = kC.out == Elem::nvfp4 ? 16 : (kC.out == Elem::mxfp4 || kC.scaling == Scaling::mx ? 32 : 128);
   static_assert(kPieces == 1 || (kC.norm == Norm::none && kC.rotation == Rotation::none && kC.scaling != Scaling::row));
 
@@ -44,14 +59,22 @@ struct Pipeline {
     i64 row;
     i64 position;
     abi::TokenPlace place;
-    int head;
+    int head;    // the first of kC.heads
     int begin;   // of the piece
     bool valid;  // false: no such row; everything is done to zeros and nothing stored
   };
   /// What was loaded of a row that is on its way.
   struct Raw {
-    Vec16 first[kC.vectors];
-    Vec16 second[kTwoOperands ? kC.vectors : 1];
+    Vec16 first[kC.heads][kC.vectors];
+    Vec16 second[kC.heads][kTwoOperands ? kC.vectors : 1];
+  };
+  /// Cosines and sines of what a thread rotates.
+  struct Angles {
+    float cos[kAngles], sin[kAngles];
+  };
+  struct Weights {
+    u32 weight[kKeepsWeights && kC.has_weight ? kC.vectors : 1][kWeightWords];
+    u32 bias[kKeepsWeights && kC.has_bias ? kC.vectors : 1][kWeightWords];
   };
 
   const abi::RowsParams& p;
@@ -59,7 +82,7 @@ struct Pipeline {
   float* s_reduce;
   float* s_row;  // of this row's threads
   int thread;    // of the row's
-  int& parity;   // which of the two sets is next; parts go on where others have stopped
+  int set = 0;   // of numbers that is free
 
   __device__ __forceinline__ int dim_of(int vector) const { return (vector * kC.threads + thread) * kVec; }
 
@@ -68,27 +91,39 @@ struct Pipeline {
     return gather<X>(row + d * dim_stride, dim_stride, dim - d);
   }
 
-  __device__ __forceinline__ Where load_row(i64 index, i64 count, Raw& raw) const {
-    Where in{};
-    in.valid = index < count;
-    const i64 at = in.valid ? index : 0;
-    const i64 whole = kPieces == 1 ? at : at / kPieces;
-    in.begin = kPieces == 1 ? 0 : static_cast<int>(at - whole * kPieces) * kPiece;
-    in.row = part.heads == 1 ? whole : static_cast<i64>(static_cast<u32>(whole) / static_cast<u32>(part.heads));
-    in.head = part.heads == 1 ? 0 : static_cast<int>(whole - in.row * part.heads);
-    const i64 offset = in.row * part.x.row_stride + in.head * part.x.head_stride;
-    const i64 second_offset = in.row * part.second.row_stride + in.head * part.second.head_stride;
-    const int dim = in.valid ? kC.dim : 0;
+  __device__ __forceinline__ void load_head(Raw& raw, int h, const u8* x, const u8* second, int begin, int dim) const {
 #pragma unroll
     for (int v = 0; v < kC.vectors; ++v) {
-      const int d = in.begin + dim_of(v);
+      const int d = begin + dim_of(v);
       if constexpr (kC.interleaved) {
-        raw.first[v] = load(part.x.data + offset, part.x.dim_stride, 2 * d, 2 * dim);
-        raw.second[v] = load(part.x.data + offset, part.x.dim_stride, 2 * d + kVec, 2 * dim);
+        raw.first[h][v] = load(x, part.x.dim_stride, 2 * d, 2 * dim);
+        raw.second[h][v] = load(x, part.x.dim_stride, 2 * d + kVec, 2 * dim);
       } else {
-        raw.first[v] = load(part.x.data + offset, part.x.dim_stride, d, dim);
-        if constexpr (kTwoOperands) raw.second[v] = load(part.second.data + second_offset, part.second.dim_stride, d, dim);
+        raw.first[h][v] = load(x, part.x.dim_stride, d, dim);
+        if constexpr (kTwoOperands) raw.second[h][v] = load(second, part.second.dim_stride, d, dim);
       }
+    }
+  }
+
+  /// Item `index` of `count`: a piece of a row, or some heads of it.
+  __device__ __forceinline__ Where load_row(u32 index, u32 count, Raw& raw) const {
+    Where in{};
+    in.valid = kWholeBlock || index < count;
+    const u32 at = in.valid ? index : 0U;
+    const u32 whole = kPieces == 1 ? at : at / kPieces;
+    in.begin = kPieces == 1 ? 0 : static_cast<int>(at - whole * kPieces) * kPiece;
+    const u32 shares = static_cast<u32>(part.heads) / kC.heads;
+    const u32 row = shares == 1 ? whole : whole / shares;
+    in.row = row;
+    in.head = static_cast<int>(whole - row * shares) * kC.heads;
+    const int dim = in.valid ? kC.dim : 0;
+    const u8* x = part.x.data + in.row * part.x.row_stride + in.head * part.x.head_stride;
+    const u8* second = part.second.data + in.row * part.second.row_stride + in.head * part.second.head_stride;
+#pragma unroll
+    for (int h = 0; h < kC.heads; ++h) {
+      load_head(raw, h, x, second, in.begin, dim);
+      x += part.x.head_stride;
+      second += part.second.head_stride;
     }
     if constexpr (kC.paged) {
       const page::PlannedKey key = page::key_of(p, in.row);
@@ -108,21 +143,66 @@ struct Pipeline {
     return in;
   }
 
+  __device__ __forceinline__ void load_angles(const Where& in, Angles& angles) const {
+    constexpr int kHalf = kC.rotary / 2;
+    const u8* cos = reinterpret_cast<const u8*>(p.cos_sin + in.position * p.cos_sin_stride);
+    const u8* sin = cos + kHalf * static_cast<int>(sizeof(float));
+    if constexpr (kPartners) {
+#pragma unroll
+      for (int v = 0; v < kAngles / kVec; ++v) {
+        float c[kVec], s[kVec];
+        load_dense<float>(c, cos, dim_of(v), kHalf, kC.aligned);
+        load_dense<float>(s, sin, dim_of(v), kHalf, kC.aligned);
+#pragma unroll
+        for (int e = 0; e < kVec; ++e) {
+          angles.cos[v * kVec + e] = c[e];
+          angles.sin[v * kVec + e] = s[e];
+        }
+      }
+    } else if constexpr (kPairs) {
+#pragma unroll
+      for (int v = 0; v < kC.vectors; ++v) {
+        const int d = dim_of(v) - kC.rotary_begin;
+        if (d < 0 || d >= kC.rotary) continue;
+        float c[kVec / 2], s[kVec / 2];
+        load_dense<float>(c, cos, d / 2, kHalf, true);
+        load_dense<float>(s, sin, d / 2, kHalf, true);
+#pragma unroll
+        for (int e = 0; e < kVec / 2; ++e) {
+          angles.cos[v * kVec / 2 + e] = c[e];
+          angles.sin[v * kVec / 2 + e] = s[e];
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void load_weights(Weights& weights) const {
+    if constexpr (kKeepsWeights) {
+#pragma unroll
+      for (int v = 0; v < kC.vectors; ++v) {
+        const int d = dim_of(v);
+        if (kMasked && d >= kC.dim) break;
+        if constexpr (kC.has_weight) load_words(weights.weight[v], part.weight + d * static_cast<int>(sizeof(W)));
+        if constexpr (kC.has_bias) load_words(weights.bias[v], part.bias + d * static_cast<int>(sizeof(W)));
+      }
+    }
+  }
+
   /// Both operands become the elements that everything after works on.
-  __device__ __forceinline__ void combine(const Raw& raw, float (&x)[kLen]) const {
+  __device__ __forceinline__ void combine(const Raw& raw, int h, float (&x)[kLen]) const {
 #pragma unroll
     for (int v = 0; v < kC.vectors; ++v) {
       if constexpr (kC.interleaved) {
         float pairs[2 * kVec];
-        widen_vector<X>(pairs, 0, raw.first[v]);
-        widen_vector<X>(pairs, kVec, raw.second[v]);
+        widen_vector<X>(pairs, 0, raw.first[h][v]);
+        widen_vector<X>(pairs, kVec, raw.second[h][v]);
 #pragma unroll
         for (int e = 0; e < kVec; ++e) x[v * kVec + e] = activate<kC.act, kExact>(pairs[2 * e], pairs[2 * e + 1], part.alpha, part.limit);
       } else {
-        widen_vector<X>(x, v * kVec, raw.first[v]);
+        widen_vector<X>(x, v * kVec, raw.first[h][v]);
         if constexpr (kTwoOperands) {
           float second[kVec];
-          widen_vector<X>(second, 0, raw.second[v]);
+          widen_vector<X>(second, 0, raw.second[h][v]);
 #pragma unroll
           for (int e = 0; e < kVec; ++e) {
             float& y = x[v * kVec + e];
@@ -133,24 +213,26 @@ struct Pipeline {
     }
   }
 
+  /// Lanes of a warp that hold one row.
+  static constexpr int kLanes = kWholeBlock ? ptx::kWarp : kC.threads;
+
   __device__ __forceinline__ float sum_of_warp(float value) const {
-    constexpr int kLanes = kWholeBlock ? ptx::kWarp : kC.threads;
 #pragma unroll
     for (int mask = kLanes / 2; mask > 0; mask /= 2) value += ptx::shuffle_xor(value, mask);
     return value;
   }
-  __device__ __forceinline__ u32 largest_of_warp(u32 value, int lanes) const {
+  template <int kCount>
+  __device__ __forceinline__ float largest_of_lanes(float value) const {
 #pragma unroll
-    for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2)
-      if (mask < lanes) value = max(value, ptx::shuffle_xor(value, mask));
+    for (int mask = kCount / 2; mask > 0; mask /= 2) value = ptx::max_magnitude(value, ptx::shuffle_xor(value, mask));
     return value;
   }
 
-  /// Each warp's number, known to all threads of the row; two sets take turns, so that one barrier is enough.
+  /// Each warp's number, known to all threads of the row. No set is used twice, so that one barrier is enough.
   template <typename Combine>
   __device__ __forceinline__ float of_all_warps(float value, Combine combine) {
-    float* s_set = s_reduce + parity * 32;
-    parity ^= 1;
+    float* s_set = s_reduce + set;
+    set += ptx::kWarp;
     if (ptx::lane_idx() == 0) s_set[thread / ptx::kWarp] = value;
     ptx::sync_block();
     float all = s_set[0];
@@ -163,14 +245,20 @@ struct Pipeline {
     if constexpr (kWholeBlock) value = of_all_warps(value, [](float a, float b) { return a + b; });
     return value;
   }
-  __device__ __forceinline__ float largest_of_row(u32 magnitude) {
-    magnitude = largest_of_warp(magnitude, kWholeBlock ? ptx::kWarp : kC.threads);
-    float value = float_of(magnitude);
+  __device__ __forceinline__ float largest_of_row(float value) {
+    value = largest_of_lanes<kLanes>(value);
     if constexpr (kWholeBlock) value = of_all_warps(value, [](float a, float b) { return max(a, b); });
     return value;
   }
 
-  __device__ __forceinline__ void normalise(const Where& in, float (&x)[kLen]) {
+  /// 1 / sqrt(x). For 16-bit types by an approximation of one instruction, which takes no subnormal numbers: small ones are scaled.
+  __device__ __forceinline__ float root_factor(float x) const {
+    if constexpr (kExact) return rsqrt(x);
+    const bool small = x < 0x1p-60F;
+    return rsqrt_approx(small ? x * 0x1p64F : x) * (small ? 0x1p32F : 1.0F);
+  }
+
+  __device__ __forceinline__ void normalise(const Where& in, const Weights& weights, float (&x)[kLen]) {
     constexpr float kShare = 1.0F / static_cast<float>(kC.dim);
     if constexpr (kC.norm == Norm::layer) {
       float sum = 0.0F;
@@ -183,7 +271,7 @@ struct Pipeline {
     float squares = 0.0F;
 #pragma unroll
     for (int i = 0; i < kLen; ++i) squares += x[i] * x[i];
-    const float factor = rsqrt(sum_of_row(squares) * kShare + part.eps);
+    const float factor = root_factor(sum_of_row(squares) * kShare + part.eps);
     const u8* weight = part.weight + in.head * part.weight_head_stride;
     const u8* bias = part.bias + in.head * part.weight_head_stride;
 #pragma unroll
@@ -191,8 +279,13 @@ struct Pipeline {
       const int d = dim_of(v);
       if (kMasked && d >= kC.dim) break;
       float w[kVec], b[kVec];
-      if constexpr (kC.has_weight) load_dense<W>(w, weight, d, kC.dim, kC.aligned);
-      if constexpr (kC.has_bias) load_dense<W>(b, bias, d, kC.dim, kC.aligned);
+      if constexpr (kKeepsWeights) {
+        if constexpr (kC.has_weight) widen_words<W>(w, weights.weight[v]);
+        if constexpr (kC.has_bias) widen_words<W>(b, weights.bias[v]);
+      } else {
+        if constexpr (kC.has_weight) load_dense<W>(w, weight, d, kC.dim, kC.aligned);
+        if constexpr (kC.has_bias) load_dense<W>(b, bias, d, kC.dim, kC.aligned);
+      }
 #pragma unroll
       for (int e = 0; e < kVec; ++e) {
         float& y = x[v * kVec + e];
@@ -212,66 +305,52 @@ struct Pipeline {
   }
 
   /// Element d of the rotated part is pair d mod rotary / 2 (half) or d / 2 (interleaved).
-  __device__ __forceinline__ void rotate(const Where& in, float (&x)[kLen]) {
+  __device__ __forceinline__ void rotate(const Where& in, const Angles& angles, float (&x)[kLen]) {
     constexpr int kHalf = kC.rotary / 2;
-    const float* cos = p.cos_sin + in.position * p.cos_sin_stride;
+    const auto turn = [](float& a, float& b, float cos, float sin) {
+      const float turned = a * cos - b * sin;
+      b = a * sin + b * cos;
+      a = turned;
+    };
+    if constexpr (kPartners) {
+      constexpr int kFirst = kC.rotary_begin / kC.threads;
+#pragma unroll
+      for (int i = 0; i < kAngles; ++i) turn(x[kFirst + i], x[kFirst + kAngles + i], angles.cos[i], angles.sin[i]);
+    } else if constexpr (kPairs) {
+#pragma unroll
+      for (int v = 0; v < kC.vectors; ++v) {
+        const int d = dim_of(v) - kC.rotary_begin;
+        if (d < 0 || d >= kC.rotary) continue;
+#pragma unroll
+        for (int i = v * kVec / 2; i < (v + 1) * kVec / 2; ++i) turn(x[2 * i], x[2 * i + 1], angles.cos[i], angles.sin[i]);
+      }
+    } else {
+      rotate_elements(p.cos_sin + in.position * p.cos_sin_stride, x);
+    }
+  }
+
+  /// The same wherever pairs lie.
+  __device__ __forceinline__ void rotate_elements(const float* cos, float (&x)[kLen]) {
+    constexpr int kHalf = kC.rotary / 2;
     const float* sin = cos + kHalf;
     if constexpr (kC.rotation == Rotation::half) {
 #pragma unroll
       for (int i = 0; i < kLen; ++i) s_row[dim_of(i / kVec) + i % kVec] = x[i];
       sync_row();
     }
-    // Whole vectors of pairs: the table is read as vectors, too.
-    constexpr bool kPairs =
-        kC.aligned && kC.rotation == Rotation::interleaved && kC.rotary_begin % kVec == 0 && kC.rotary % (2 * kVec) == 0;
-    constexpr bool kVectors = kC.aligned && kC.rotation == Rotation::half && kC.rotary_begin % kVec == 0 && kHalf % kVec == 0;
 #pragma unroll
-    for (int v = 0; v < kC.vectors; ++v) {
-      const int d = dim_of(v) - kC.rotary_begin;
-      if constexpr (kVectors) {
-        if (d < 0 || d >= kC.rotary) continue;
-        const bool upper = d >= kHalf;
-        const int pair = upper ? d - kHalf : d;
-        const float* partner = s_row + kC.rotary_begin + (upper ? pair : pair + kHalf);
-        float c[kVec], s[kVec];
-        load_dense<float>(c, reinterpret_cast<const u8*>(cos), pair, kHalf, true);
-        load_dense<float>(s, reinterpret_cast<const u8*>(sin), pair, kHalf, true);
-#pragma unroll
-        for (int e = 0; e < kVec; ++e) {
-          float& y = x[v * kVec + e];
-          y = y * c[e] + (upper ? partner[e] : -partner[e]) * s[e];
-        }
-      } else if constexpr (kPairs) {
-        if (d < 0 || d >= kC.rotary) continue;
-        float c[kVec / 2], s[kVec / 2];
-        load_dense<float>(c, reinterpret_cast<const u8*>(cos), d / 2, kHalf, true);
-        load_dense<float>(s, reinterpret_cast<const u8*>(sin), d / 2, kHalf, true);
-#pragma unroll
-        for (int e = 0; e < kVec / 2; ++e) {
-          float& a = x[v * kVec + 2 * e];
-          float& b = x[v * kVec + 2 * e + 1];
-          const float turned = a * c[e] - b * s[e];
-          b = a * s[e] + b * c[e];
-          a = turned;
-        }
-      } else {
-#pragma unroll
-        for (int e = 0; e < kVec; ++e) {
-          const int i = d + e;
-          if (i < 0 || i >= kC.rotary) continue;
-          float& y = x[v * kVec + e];
-          if constexpr (kC.rotation == Rotation::half) {
-            const int pair = i >= kHalf ? i - kHalf : i;
-            const float partner = s_row[kC.rotary_begin + (i >= kHalf ? pair : pair + kHalf)];
-            y = y * cos[pair] + (i >= kHalf ? partner : -partner) * sin[pair];
-          } else if (i % 2 == 0) {
-            // rotary_begin is even, so that a pair never lies in two vectors.
-            float& z = x[v * kVec + e + 1];
-            const float a = y;
-            y = a * cos[i / 2] - z * sin[i / 2];
-            z = a * sin[i / 2] + z * cos[i / 2];
-          }
-        }
+    for (int i = 0; i < kLen; ++i) {
+      const int d = dim_of(i / kVec) + i % kVec - kC.rotary_begin;
+      if (d < 0 || d >= kC.rotary) continue;
+      if constexpr (kC.rotation == Rotation::half) {
+        const int pair = d >= kHalf ? d - kHalf : d;
+        const float partner = s_row[kC.rotary_begin + (d >= kHalf ? pair : pair + kHalf)];
+        x[i] = x[i] * cos[pair] + (d >= kHalf ? partner : -partner) * sin[pair];
+      } else if (i % 2 == 0) {
+        // rotary_begin is even, so that a pair never lies in two vectors.
+        const float a = x[i];
+        x[i] = a * cos[d / 2] - x[i + 1] * sin[d / 2];
+        x[i + 1] = a * sin[d / 2] + x[i + 1] * cos[d / 2];
       }
     }
     if constexpr (kC.rotation == Rotation::half) sync_row();
@@ -289,142 +368,184 @@ struct Pipeline {
     return scales_of(in) + block * part.scale_block_stride;
   }
 
-  /// Divides by scales, which are stored where they are computed: what is left are codes to be rounded.
-  __device__ __forceinline__ void quantize(const Where& in, float (&x)[kLen]) {
-    constexpr bool kCodes = kC.out != Elem::f32 && kC.out != Elem::f16 && kC.out != Elem::bf16;
-    if constexpr (kCodes && kC.scaling == Scaling::row) {
-      u32 most = 0;
-#pragma unroll
-      for (int i = 0; i < kLen; ++i) most = max(most, finite_magnitude(x[i]));
-      const ChosenScale chosen = f32_scale(largest_of_row(most), kLargest<Out>, part.global_scale);
-      if (thread == 0 && in.valid) *reinterpret_cast<float*>(scales_of(in)) = chosen.stored;
-#pragma unroll
-      for (int i = 0; i < kLen; ++i) x[i] = x[i] / chosen.scale;
-    } else if constexpr (kCodes && (kC.scaling == Scaling::tensor || kC.scaling == Scaling::head)) {
-      const i64 offset = kC.scaling == Scaling::head ? in.head * part.scale_head_stride : 0;
-      const float scale = *reinterpret_cast<const float*>(part.scales + offset) * part.global_scale;
-#pragma unroll
-      for (int i = 0; i < kLen; ++i) x[i] = x[i] / scale;
-    } else if constexpr (kCodes) {
-      constexpr int kLanes = kBlock / kVec;  // neighbours that hold one block
-      static_assert(kLanes <= kC.threads && kLanes >= 1);
-#pragma unroll
-      for (int v = 0; v < kC.vectors; ++v) {
-        u32 most = 0;
-#pragma unroll
-        for (int e = 0; e < kVec; ++e) most = max(most, finite_magnitude(x[v * kVec + e]));
-        most = largest_of_warp(most, kLanes);
-        ChosenScale chosen;
-        if constexpr (kC.scaling == Scaling::block && (kC.out != Elem::nvfp4 && kC.out != Elem::mxfp4)) {
-          chosen = f32_scale(float_of(most), kLargest<Out>, part.global_scale);
-        } else if constexpr (kC.out == Elem::nvfp4) {
-          chosen = nvfp4_scale(float_of(most), part.global_scale);
-        } else {
-          chosen = mx_scale(float_of(most), largest_exponent(kC.out), part.global_scale);
-        }
-        const int d = in.begin + dim_of(v);
-        if (in.valid && d % kBlock == 0 && d < kC.dim) {
-          u8* at = block_scale(in, d / kBlock);
-          if constexpr (kC.scaling == Scaling::block && (kC.out != Elem::nvfp4 && kC.out != Elem::mxfp4)) {
-            *reinterpret_cast<float*>(at) = chosen.stored;
-          } else {
-            *at = static_cast<u8>(chosen.code);
-          }
-        }
-#pragma unroll
-        for (int e = 0; e < kVec; ++e) x[v * kVec + e] = chosen.scale > 0.0F ? x[v * kVec + e] / chosen.scale : 0.0F;
-      }
+  /// Stores a vector of the row's elements from `d` on.
+  template <typename T>
+  __device__ __forceinline__ void store_piece(u8* row, i64 dim_stride, int d, const float* x) const {
+    constexpr int kBits = kSame<T, e2m1x2> ? 4 : 8 * static_cast<int>(sizeof(T));
+    if constexpr (kC.aligned) {
+      store_vector<T, kVec>(row + static_cast<i64>(d) * kBits / 8, x);
+    } else {
+      scatter<T, kVec>(row + (kBits == 4 ? d / 2 : d * dim_stride), dim_stride, kC.dim - d, x);
     }
   }
 
   template <typename T>
   __device__ __forceinline__ void store(u8* row, i64 dim_stride, int begin, const float (&x)[kLen]) const {
-    constexpr int kBits = kSame<T, e2m1x2> ? 4 : 8 * static_cast<int>(sizeof(T));
 #pragma unroll
     for (int v = 0; v < kC.vectors; ++v) {
       const int d = begin + dim_of(v);
       if (kMasked && d >= kC.dim) break;
-      if constexpr (kC.aligned) {
-        store_vector<T, kVec>(row + static_cast<i64>(d) * kBits / 8, &x[v * kVec]);
+      store_piece<T>(row, dim_stride, d, &x[v * kVec]);
+    }
+  }
+
+  /// What the row's codes are relative to, stored where it is computed here.
+  __device__ __forceinline__ float row_scale(const Where& in, float (&x)[kLen]) {
+    if constexpr (kC.scaling == Scaling::row) {
+      const ChosenScale chosen = f32_scale(largest_of_row(largest_finite<false>(x)), kLargest<Out>, part.global_scale);
+      if (thread == 0 && in.valid) *reinterpret_cast<float*>(scales_of(in)) = chosen.stored;
+      return chosen.scale;
+    } else {
+      const i64 offset = kC.scaling == Scaling::head ? in.head * part.scale_head_stride : 0;
+      return *reinterpret_cast<const float*>(part.scales + offset) * part.global_scale;
+    }
+  }
+
+  /// Codes of a block that neighbours hold, and its scale.
+  __device__ __forceinline__ void quantize_block(const Where& in, int d, float (&x)[kVec]) {
+    constexpr int kNeighbours = kBlock / kVec;
+    static_assert(kNeighbours <= kC.threads && kNeighbours >= 1);
+    constexpr bool kFloatScale = kC.scaling == Scaling::block && kC.out != Elem::nvfp4 && kC.out != Elem::mxfp4;
+    const float most = largest_of_lanes<kNeighbours>(largest_finite<kSame<Out, e2m1x2>>(x));
+    ChosenScale chosen;
+    if constexpr (kFloatScale) {
+      chosen = f32_scale(most, kLargest<Out>, part.global_scale);
+    } else if constexpr (kC.out == Elem::nvfp4) {
+      chosen = nvfp4_scale(most, part.global_scale);
+    } else {
+      chosen = mx_scale(most, largest_exponent(kC.out), part.global_scale);
+    }
+    if (in.valid && d % kBlock == 0 && d < kC.dim) {
+      u8* at = block_scale(in, d / kBlock);
+      if constexpr (kFloatScale) {
+        *reinterpret_cast<float*>(at) = chosen.stored;
       } else {
-        scatter<T, kVec>(row + (kBits == 4 ? d / 2 : d * dim_stride), dim_stride, kC.dim - d, &x[v * kVec]);
+        *at = static_cast<u8>(chosen.code);
+      }
+    }
+    if (chosen.scale > 0.0F) {
+      Divisor(chosen.scale).divide(x);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kVec; ++e) x[e] = 0.0F;
+    }
+  }
+
+  /// A vector at a time, so that little waits in registers.
+  __device__ __forceinline__ void store_codes(const Where& in, float (&x)[kLen], u8* out) {
+    constexpr bool kOneScale = kC.scaling == Scaling::row || kC.scaling == Scaling::tensor || kC.scaling == Scaling::head;
+    const Divisor divisor(kOneScale ? row_scale(in, x) : 1.0F);
+#pragma unroll
+    for (int v = 0; v < kC.vectors; ++v) {
+      const int d = in.begin + dim_of(v);
+      float y[kVec];
+#pragma unroll
+      for (int e = 0; e < kVec; ++e) y[e] = x[v * kVec + e];
+      if constexpr (kOneScale) {
+        divisor.divide(y);
+      } else {
+        quantize_block(in, d, y);
+      }
+      if (in.valid && (!kMasked || d < kC.dim)) store_piece<Out>(out, part.out.dim_stride, d, y);
+    }
+  }
+
+  __device__ __forceinline__ u8* out_of(const Where& in) const {
+    const abi::RowTensor& t = part.out;
+    i64 offset = in.row * t.row_stride;
+    if constexpr (kC.paged) offset = in.place.page * part.page_stride + in.place.token * t.row_stride;
+    return t.data + offset + in.head * t.head_stride;
+  }
+
+  __device__ __forceinline__ void copy(const Where& in, const Vec16 (&x)[kC.vectors], u8* out) const {
+    if (!in.valid) return;
+#pragma unroll
+    for (int v = 0; v < kC.vectors; ++v) {
+      const int d = in.begin + dim_of(v);
+      if (kMasked && d >= kC.dim) break;
+      if constexpr (kC.aligned) {
+        *reinterpret_cast<Vec16*>(out + static_cast<i64>(d) * sizeof(X)) = x[v];
+      } else {
+        scatter_bits<X>(out + d * part.out.dim_stride, part.out.dim_stride, kC.dim - d, x[v]);
       }
     }
   }
 
-  __device__ __forceinline__ void work(const Where& in, float (&x)[kLen]) {
+  __device__ __forceinline__ void work(const Where& in, const Weights& weights, const Angles& angles, float (&x)[kLen], u8* out) {
     if constexpr (kC.residual) {
       if (in.valid && part.residual_out.data != nullptr) {
         const abi::RowTensor& t = part.residual_out;
         store<X>(t.data + in.row * t.row_stride + in.head * t.head_stride, t.dim_stride, in.begin, x);
       }
     }
-    if constexpr (kC.norm != Norm::none) normalise(in, x);
-    if constexpr (kC.rotation != Rotation::none) rotate(in, x);
-    if constexpr (kC.scaling != Scaling::none) quantize(in, x);
-    if (!in.valid) return;
-    const abi::RowTensor& t = part.out;
-    i64 offset = in.row * t.row_stride;
-    if constexpr (kC.paged) offset = in.place.page * part.page_stride + in.place.token * t.row_stride;
-    store<Out>(t.data + offset + in.head * t.head_stride, t.dim_stride, in.begin, x);
+    if constexpr (kNorms) normalise(in, weights, x);
+    if constexpr (kC.rotation != Rotation::none) rotate(in, angles, x);
+    if constexpr (kQuantizes) {
+      store_codes(in, x, out);
+    } else if (in.valid) {
+      store<Out>(out, part.out.dim_stride, in.begin, x);
+    }
   }
 
-  /// Rows `item` groups, item + num_blocks groups, ... of the part. Where it is: the block's index among those of all parts.
-  __device__ __forceinline__ void run(i64 first_item) {
-    constexpr bool kShared = !kWholeBlock;
-    const int groups = kShared ? ptx::num_threads() / kC.threads : 1;
-    const int group = kShared ? ptx::thread_idx() / kC.threads : 0;
-    const i64 count = p.rows * part.heads * kPieces;
-    const i64 items = ceil_div(count, static_cast<i64>(groups));
-    const i64 step = ptx::num_blocks();
-    i64 item = first_item;
-    if (item >= items) return;
+  /// What block `block` of the part's has to do.
+  __device__ __forceinline__ void run(u32 block) {
+    const u32 groups = kWholeBlock ? 1U : static_cast<u32>(ptx::num_threads()) / kC.threads;
+    const u32 group = kWholeBlock ? 0U : static_cast<u32>(ptx::thread_idx()) / kC.threads;
+    const u32 count = static_cast<u32>(p.rows) * (static_cast<u32>(part.heads) / kC.heads) * kPieces;
     Raw raw;
-    Where where = load_row(item * groups + group, count, raw);
-    while (true) {
-      float x[kLen];
-      combine(raw, x);
-      const Where current = where;
-      item += step;
-      const bool more = item < items;
-      if (more) where = load_row(item * groups + group, count, raw);
-      work(current, x);
-      if (!more) return;
+    Weights weights{};
+    Angles angles{};
+    Where where = load_row(block * groups + group, count, raw);
+    load_weights(weights);
+    if constexpr (kC.rotation != Rotation::none) load_angles(where, angles);
+    u8* out = out_of(where);
+#pragma unroll
+    for (int h = 0; h < kC.heads; ++h) {
+      if constexpr (kCopies) {
+        copy(where, raw.first[h], out);
+      } else {
+        float x[kLen];
+        combine(raw, h, x);
+        work(where, weights, angles, x, out);
+      }
+      ++where.head;
+      out += part.out.head_stride;
     }
   }
 };
 
-/// Blocks that part `kC` of so many rows and heads gives work to.
-template <PartConfig kC>
-__device__ __forceinline__ i64 items_of(const abi::RowsParams& p, const abi::RowPart& part) {
-  const int groups = kC.threads > ptx::kWarp ? 1 : ptx::num_threads() / kC.threads;
-  return ceil_div(p.rows * part.heads * Pipeline<kC>::kPieces, static_cast<i64>(groups));
-}
+/// Parts of one configuration, which share their code.
+struct Parts {
+  PartConfig config;
+  int count;
+};
 
-/// All parts, one after another: a block begins each at the index that follows the blocks of the part before, so that short parts share
-/// the device.
-template <PartConfig... kParts>
+/// All parts, one after another in the order of blocks.
+template <Parts... kAll>
 __device__ __forceinline__ void run(const abi::RowsParams& p) {
   ptx::wait_for_previous_grid();
   ptx::start_next_grid();
   float* s_reduce = reinterpret_cast<float*>(ptx::shared_memory());
-  i64 before = 0;
-  int index = 0;
-  int parity = 0;
-  const auto run_part = [&]<PartConfig kC>() {
+  int block = ptx::block_idx();  // from the next part's first on; -1: done
+  int next = 0;
+  const auto run_some = [&]<Parts kSome>() {
+    constexpr PartConfig kC = kSome.config;
     using Part = Pipeline<kC>;
-    const abi::RowPart& part = p.parts[index++];
-    const int row_thread = kC.threads > ptx::kWarp ? ptx::thread_idx() : ptx::thread_idx() % kC.threads;
-    const int group = kC.threads > ptx::kWarp ? 0 : ptx::thread_idx() / kC.threads;
-    Part pipeline{p, part, s_reduce, s_reduce + kReduceFloats + group * Part::kPiece, row_thread, parity};
-    const i64 blocks = ptx::num_blocks();
-    const i64 shift = before % blocks;
-    i64 first = ptx::block_idx() - shift;
-    if (first < 0) first += blocks;
-    pipeline.run(first);
-    before += items_of<kC>(p, part);
+    int index = next;
+    next += kSome.count;
+    if (block < 0) return;
+    if constexpr (sizeof...(kAll) > 1 || kSome.count > 1) {
+      while (index < next && block >= p.parts[index].num_blocks) block -= p.parts[index++].num_blocks;
+      if (index == next) return;
+    }
+    const u32 thread = static_cast<u32>(ptx::thread_idx());
+    const u32 group = kC.threads > ptx::kWarp ? 0U : thread / kC.threads;
+    const u32 row_thread = kC.threads > ptx::kWarp ? thread : thread % kC.threads;
+    Part pipeline{p, p.parts[index], s_reduce, s_reduce + kReduceFloats + group * Part::kPiece, static_cast<int>(row_thread)};
+    pipeline.run(static_cast<u32>(block));
+    block = -1;
   };
-  (run_part.template operator()<kParts>(), ...);
+  (run_some.template operator()<kAll>(), ...);
 }
 
 }  // namespace girih::rows

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/convert.cuh"
+#include "core/math.cuh"
 #include "core/types.cuh"
 
 namespace girih {
@@ -38,5 +39,52 @@ __device__ __forceinline__ ChosenScale mx_scale(float most, int exponent, float 
   const u32 code = exponent_to_e8m0(relative > 0.0F ? exponent_of(relative) - exponent : 0);
   return {code, 0.0F, e8m0_to_f32(code) * global};
 }
+
+/// The largest finite magnitude of x. `kZeroNan`: a NaN becomes 0, which is its code.
+template <bool kZeroNan, int kCount>
+__device__ __forceinline__ float largest_finite(float (&x)[kCount]) {
+  float most = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) most = ptx::max_magnitude(most, x[i]);
+  if (most < kInfinity) return most;
+  most = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    most = max(most, float_of(finite_magnitude(x[i])));
+    if (kZeroNan && x[i] != x[i]) x[i] = 0.0F;
+  }
+  return most;
+}
+
+/// Quotients by one number, to be rounded to codes: correctly rounded from 2^-40 up to 2^17; beyond, on the right side of the smallest and
+/// largest codes; signs and NaN stay. A reciprocal and two corrections, since a division of its own for each element would cost more time
+/// than memory takes.
+struct Divisor {
+  float divisor, inverse, factor;
+
+  __device__ __forceinline__ explicit Divisor(float by) {
+    // Where neither the reciprocal nor a remainder is subnormal; else both sides of the division are brought there.
+    factor = by >= 0x1p-60F && by <= 0x1p60F ? 1.0F : (by < 1.0F ? 0x1p100F : 0x1p-100F);
+    divisor = by * factor;
+    inverse = rcp_approx(divisor);
+    inverse = ptx::fma(ptx::fma(-inverse, divisor, 1.0F), inverse, inverse);
+  }
+  template <int kCount>
+  __device__ __forceinline__ void divide(float (&x)[kCount]) const {
+    if (factor != 1.0F) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) x[i] *= factor;
+    }
+    const float limit = divisor * 0x1p17F;  // an infinity has no remainder
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float y = ptx::limit_magnitude(x[i], limit);
+      float quotient = y * inverse;
+      quotient = ptx::fma(ptx::fma(-quotient, divisor, y), inverse, quotient);
+      quotient = ptx::fma(ptx::fma(-quotient, divisor, y), inverse, quotient);
+      x[i] = copy_sign(quotient, x[i]);
+    }
+  }
+};
 
 }  // namespace girih

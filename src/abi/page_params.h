@@ -14,25 +14,6 @@ struct TokenPlace {
   std::int64_t token;
 };
 
-/// New rows of one plane and where they are written.
-struct AppendPlane {
-  const unsigned char* source;  // [rows, heads, dim]
-  std::int64_t source_row_stride;
-  std::int64_t source_head_stride;
-  std::int64_t source_dim_stride;
-  unsigned char* data;
-  std::int64_t page_stride;
-  std::int64_t token_stride;
-  std::int64_t head_stride;
-  std::int64_t dim_stride;
-  unsigned char* scales;  // read (tensor, head) or written (token_head, block)
-  std::int64_t scale_page_stride;
-  std::int64_t scale_token_stride;
-  std::int64_t scale_head_stride;
-  float global_scale;
-  std::int32_t dim;
-};
-
 /// Where every new row goes, as arrays on the device say it: a place of the store, or a position in a request's list of pages.
 struct AppendTable {
   const unsigned char* slots;          // [rows] page * page_size + place, or null: the next three and kv_indices
@@ -44,18 +25,6 @@ struct AppendTable {
   std::int64_t num_entries;  // of kv_indices
   std::int32_t given;
   std::int32_t wide;  // bit i: the i-th of the arrays above is int64, not int32
-};
-
-struct AppendParams {
-  AppendPlane planes[3];
-  std::int64_t rows;  // of the sources; a plan may use fewer
-  std::int32_t heads;
-  std::int32_t segment;      // of the plan
-  const TokenPlace* places;  // [rows], or null: `table`, or the plan's query tokens, the last keys of their groups in `segment`
-  const PlanHeader* plan;
-  const std::int32_t* kv_indices;
-  FastDivider page_size;
-  AppendTable table;
 };
 
 /// What of a page is copied: chunks of adjacent bytes in up to three loops.
@@ -70,10 +39,13 @@ struct PagePair {
   std::int32_t source;
   std::int32_t destination;
 };
+/// What a block copies at once.
+inline constexpr std::int64_t kCopySliceBytes = 32768;
 struct CopyParams {
   CopyShape shapes[6];  // data and scales of three planes
   const PagePair* pairs;
   std::int64_t num_pairs;
+  std::int64_t slices;  // of the longest page
   std::int32_t num_shapes;
 };
 

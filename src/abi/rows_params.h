@@ -28,12 +28,14 @@ struct PartConfig {
   int rotary_begin = 0;
   int threads = 32;          // that share a row: a power of two up to 32, or more and then the whole block
   int vectors = 1;           // of 16 bytes that each of them holds
+  int heads = 1;             // of a row that the same threads take together: what rows share is then found and loaded once
   bool aligned = false;      // every row may be read and written 16 bytes at a time
   bool residual = false;     // x + residual is worked on, and stored where residual_out is given
   bool interleaved = false;  // the activation's operands alternate: x[2 d] and x[2 d + 1]
   bool has_weight = false;
   bool has_bias = false;
-  bool paged = false;  // rows go to places of a page table
+  bool head_weights = false;  // weights and biases differ between heads
+  bool paged = false;         // rows go to places of a page table
   Act act = Act::none;
   Norm norm = Norm::none;
   Rotation rotation = Rotation::none;
@@ -41,6 +43,12 @@ struct PartConfig {
 
   friend constexpr bool operator==(const PartConfig&, const PartConfig&) = default;
 };
+
+/// Whether a thread that holds an element that is rotated by halves holds its partner, too: these lie whole rounds of vectors apart.
+constexpr bool holds_partners(const PartConfig& c) {
+  const int round = c.threads * (c.x == Elem::f32 ? 4 : 8);
+  return c.rotation == Rotation::half && c.rotary_begin % round == 0 && c.rotary / 2 % round == 0;
+}
 
 /// [rows, heads, dim]; null where a part has none.
 struct RowTensor {
@@ -71,6 +79,7 @@ struct RowPart {
   float alpha;  // swigluoai
   float limit;
   std::int32_t heads;
+  std::int32_t num_blocks;  // that work on the part; those of the parts before come first
 };
 
 inline constexpr int kMaxParts = 5;
@@ -89,10 +98,11 @@ struct RowsParams {
   std::int64_t requests;
   std::int32_t positions_64;
   std::int32_t segment;      // of the plan
-  const TokenPlace* places;  // [rows], or null: the plan's query tokens
+  const TokenPlace* places;  // [rows], or null: `table`, or the plan's query tokens
   const PlanHeader* plan;
   const std::int32_t* kv_indices;
   FastDivider page_size;
+  AppendTable table;
 };
 
 struct PackBitsParams {

@@ -23,7 +23,9 @@ using abi::Scaling;
 constexpr int kWarp = 32;
 constexpr int kSmallRowThreads = 128;  // of a block whose rows take a warp or less
 constexpr int kWarpVectors = 4;        // of 16 bytes a lane, before a row takes a whole block
-constexpr int kPieceVectors = 2;       // of a lane, for rows that may be cut
+constexpr int kPieceLoads = 2;         // of a lane, for rows that may be cut
+constexpr int kPartnerVectors = 8;     // of a lane at most, so that it holds both elements of what is rotated by halves
+constexpr int kHeadVectors = 8;        // of a lane, over heads that are loaded together
 constexpr int kConversionThreads = 256;
 constexpr int kTile = 128;
 constexpr int kDequantizeElements = 8;  // of a thread at once
@@ -74,7 +76,25 @@ int block_threads(const PartConfig& c) {
   return static_cast<int>(std::min<std::int64_t>(round_up(ceil_div(vectors, kWarpVectors), kWarp), 1024));
 }
 
-void shape_part(PartConfig& c, int num_threads) {
+/// Fewer threads, each with more of a row, where these then hold both elements of each pair.
+void hold_partners(PartConfig& c, int vectors, int least) {
+  for (PartConfig fewer = c; fewer.threads >= least && vectors <= kPartnerVectors * fewer.threads; fewer.threads /= 2) {
+    fewer.vectors = static_cast<int>(ceil_div(vectors, fewer.threads));
+    if (!abi::holds_partners(fewer)) continue;
+    c = fewer;
+    return;
+  }
+}
+
+int heads_together(const PartConfig& c, int heads) {
+  const int operands = c.residual || c.act != Act::none ? 2 : 1;
+  for (int n : {4, 2}) {
+    if (heads % n == 0 && n * c.vectors * operands <= kHeadVectors) return n;
+  }
+  return 1;
+}
+
+void shape_part(PartConfig& c, int num_threads, int heads) {
   const int per_vector = 128 / bits_of(c.x);
   const int vectors = static_cast<int>(ceil_div(c.dim, per_vector));
   if (block_threads(c) > 0) {
@@ -86,19 +106,21 @@ void shape_part(PartConfig& c, int num_threads) {
   if (const int block = block_of(c.scaling, c.out); block > 0) least = std::max(1, block / per_vector);  // neighbours that hold a block
   c.threads = std::min(kWarp, std::max<int>(least, static_cast<int>(std::bit_ceil(static_cast<unsigned>(vectors)))));
   c.vectors = static_cast<int>(ceil_div(vectors, c.threads));
-  if (!whole_row(c)) c.vectors = std::min(c.vectors, kPieceVectors);
+  if (!whole_row(c)) c.vectors = std::min(c.vectors, c.act != Act::none && c.scaling == Scaling::none ? kPieceLoads / 2 : kPieceLoads);
+  if (c.rotation == Rotation::half) hold_partners(c, vectors, least);
+  c.heads = heads_together(c, heads);
 }
 
 std::string config_text(const PartConfig& c) {
   const auto flag = [](bool value) { return value ? "true" : "false"; };
   return fmt::format(
       "girih::abi::PartConfig{{.x = girih::abi::Elem::{}, .weight = girih::abi::Elem::{}, .out = girih::abi::Elem::{}, .dim = {}, "
-      ".rotary = {}, .rotary_begin = {}, .threads = {}, .vectors = {}, .aligned = {}, .residual = {}, .interleaved = {}, "
-      ".has_weight = {}, .has_bias = {}, .paged = {}, .act = girih::abi::Act::{}, .norm = girih::abi::Norm::{}, "
+      ".rotary = {}, .rotary_begin = {}, .threads = {}, .vectors = {}, .heads = {}, .aligned = {}, .residual = {}, .interleaved = {}, "
+      ".has_weight = {}, .has_bias = {}, .head_weights = {}, .paged = {}, .act = girih::abi::Act::{}, .norm = girih::abi::Norm::{}, "
       ".rotation = girih::abi::Rotation::{}, .scaling = girih::abi::Scaling::{}}}",
-      text(kElems, c.x), text(kElems, c.weight), text(kElems, c.out), c.dim, c.rotary, c.rotary_begin, c.threads, c.vectors,
-      flag(c.aligned), flag(c.residual), flag(c.interleaved), flag(c.has_weight), flag(c.has_bias), flag(c.paged), text(kActs, c.act),
-      text(kNorms, c.norm), text(kRotations, c.rotation), text(kScalings, c.scaling));
+      text(kElems, c.x), text(kElems, c.weight), text(kElems, c.out), c.dim, c.rotary, c.rotary_begin, c.threads, c.vectors, c.heads,
+      flag(c.aligned), flag(c.residual), flag(c.interleaved), flag(c.has_weight), flag(c.has_bias), flag(c.head_weights), flag(c.paged),
+      text(kActs, c.act), text(kNorms, c.norm), text(kRotations, c.rotation), text(kScalings, c.scaling));
 }
 
 std::string part_name(const PartConfig& c) {
@@ -112,6 +134,7 @@ std::string part_name(const PartConfig& c) {
   if (c.rotation != Rotation::none) name += fmt::format("_rope_{}_{}_{}", text(kRotations, c.rotation), c.rotary_begin, c.rotary);
   name += fmt::format("_{}", text(kElems, c.out));
   if (c.scaling != Scaling::none) name += fmt::format("_{}", text(kScalings, c.scaling));
+  if (c.heads > 1) name += fmt::format("_{}h", c.heads);
   return name + fmt::format("{}_{}_{}x{}{}", c.paged ? "_paged" : "", c.dim, c.threads, c.vectors, c.aligned ? "" : "_elements");
 }
 
@@ -123,20 +146,11 @@ std::string key_of(const Launch& launch, int num_threads) {
   put(num_threads);
   for (int i = 0; i < launch.num_parts; ++i) {
     const PartConfig& c = launch.configs[static_cast<std::size_t>(i)];
-    for (const int value : {c.dim, c.rotary, c.rotary_begin, c.threads, c.vectors}) put(value);
-    for (const bool value : {c.aligned, c.residual, c.interleaved, c.has_weight, c.has_bias, c.paged}) put(value);
+    for (const int value : {c.dim, c.rotary, c.rotary_begin, c.threads, c.vectors, c.heads}) put(value);
+    for (const bool value : {c.aligned, c.residual, c.interleaved, c.has_weight, c.has_bias, c.head_weights, c.paged}) put(value);
     put(c.x), put(c.weight), put(c.out), put(c.act), put(c.norm), put(c.rotation), put(c.scaling);
   }
   return key;
-}
-
-/// Blocks that are at work at once: what a multiprocessor's threads and registers hold.
-std::int64_t resident_blocks(const cuda::DeviceInfo& info, const jit::Kernel& kernel, const Shape& shape) {
-  const int threads_per_sm = info.arch == 75 ? 1024 : (info.arch == 86 || info.arch == 89 || info.arch >= 110 ? 1536 : 2048);
-  const std::int64_t registers = round_up(std::max(kernel.info.registers, 16), 8) * shape.num_threads;
-  std::int64_t blocks = std::min<std::int64_t>({threads_per_sm / shape.num_threads, 65536 / registers, info.arch >= 90 ? 32 : 16});
-  if (shape.shared_bytes > 0) blocks = std::min(blocks, info.shared_per_sm / (shape.shared_bytes + 1024));
-  return std::max<std::int64_t>(blocks, 1) * info.num_sms;
 }
 
 /// Kernels of one part that cut the tensor without regard to rows.
@@ -149,14 +163,14 @@ Shape shape_conversion(Launch& launch) {
     c.threads = kConversionThreads;
     c.vectors = kTile * kTile / kConversionThreads * bits_of(c.x) / 128;
     c.aligned = is_aligned(launch.params, c, a);
-    shape.num_items = ceil_div(rows, kTile) * ceil_div(c.dim, kTile);
+    shape.num_blocks = ceil_div(rows, kTile) * ceil_div(c.dim, kTile);
   } else {
     c.threads = 1;
     c.vectors = kDequantizeVectors;
     const std::int64_t in = kDequantizeElements * bits_of(c.x) / 8;
     const std::int64_t out = std::min(16, kDequantizeElements * bits_of(c.out) / 8);
     c.aligned = c.dim % kDequantizeElements == 0 && aligned(a.x, c.x, a.heads, rows, in) && aligned(a.out, c.out, a.heads, rows, out);
-    shape.num_items =
+    shape.num_blocks =
         ceil_div(rows * a.heads * ceil_div(c.dim, kDequantizeElements), std::int64_t{kConversionThreads} * kDequantizeVectors);
   }
   shape.shared_bytes = kReduceBytes;
@@ -174,15 +188,30 @@ Shape shape_launch(Launch& launch) {
   for (int i = 0; i < launch.num_parts; ++i) {
     PartConfig& c = launch.configs[static_cast<std::size_t>(i)];
     const RowPart& a = launch.params.parts[i];
-    shape_part(c, shape.num_threads);
+    shape_part(c, shape.num_threads, a.heads);
+    c.head_weights = a.heads > 1 && a.weight_head_stride != 0;
     c.aligned = is_aligned(launch.params, c, a);
     const std::int64_t groups = c.threads > kWarp ? 1 : shape.num_threads / c.threads;
     const std::int64_t piece = std::int64_t{c.threads} * c.vectors * (128 / bits_of(c.x));
-    shape.num_items += ceil_div(launch.params.rows * a.heads * ceil_div(c.dim, piece), groups);
-    if (c.rotation == Rotation::half) shape.shared_bytes = std::max<std::int64_t>(shape.shared_bytes, groups * piece * 4);
+    const std::int64_t blocks = ceil_div(launch.params.rows * (a.heads / c.heads) * ceil_div(c.dim, piece), groups);
+    launch.params.parts[i].num_blocks = static_cast<std::int32_t>(blocks);
+    shape.num_blocks += blocks;
+    if (c.rotation == Rotation::half && !abi::holds_partners(c)) shape.shared_bytes = std::max<std::int64_t>(shape.shared_bytes, groups * piece * 4);
   }
   shape.shared_bytes += kReduceBytes;
   return shape;
+}
+
+/// Blocks of a multiprocessor for which registers shall do; 1 = as many as the compiler likes. It likes twice as many as a row takes, which
+/// then leaves too few rows under way.
+int least_blocks(const Launch& launch, const Shape& shape) {
+  constexpr int kThreads = 1024;   // of a multiprocessor: 64 registers each
+  constexpr int kMostValues = 32;  // of a row that a thread holds in these
+  for (int i = 0; i < launch.num_parts; ++i) {
+    const PartConfig& c = launch.configs[static_cast<std::size_t>(i)];
+    if (launch.work != Work::pipeline || c.rotation != Rotation::none || c.vectors * (128 / bits_of(c.x)) > kMostValues) return 1;
+  }
+  return std::max(1, kThreads / shape.num_threads);
 }
 
 std::string source_of(const Launch& launch, const Shape& shape, std::string& name) {
@@ -193,13 +222,21 @@ std::string source_of(const Launch& launch, const Shape& shape, std::string& nam
   for (int i = 0; i < launch.num_parts; ++i) {
     const PartConfig& c = launch.configs[static_cast<std::size_t>(i)];
     name += part_name(c);
-    configs += fmt::format("{}\n      {}", i == 0 ? "" : ",", config_text(c));
+    if (launch.work != Work::pipeline) {
+      configs = config_text(c);
+      continue;
+    }
+    // Parts of one configuration share their code.
+    int count = 1;
+    while (i + 1 < launch.num_parts && launch.configs[static_cast<std::size_t>(i + 1)] == c) ++count, ++i;
+    if (count > 1) name += fmt::format("_{}p", count);
+    configs += fmt::format("{}\n      girih::rows::Parts{{{}, {}}}", configs.empty() ? "" : ",", config_text(c), count);
   }
   return fmt::format(
       "// {}\n#include \"rows/{}.cuh\"\n"
-      "extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ girih::abi::RowsParams p) {{\n"
+      "extern \"C\" __global__ void __launch_bounds__({}, {}) {}(const __grid_constant__ girih::abi::RowsParams p) {{\n"
       "  girih::rows::{}<{}>(p);\n}}\n",
-      name, text(kFiles, launch.work), shape.num_threads, name, text(kEntries, launch.work), configs);
+      name, text(kFiles, launch.work), shape.num_threads, least_blocks(launch, shape), name, text(kEntries, launch.work), configs);
 }
 
 void run_on_device(const Context& context, std::string_view op, const Launch& given, void* stream) {
@@ -213,18 +250,14 @@ void run_on_device(const Context& context, std::string_view op, const Launch& gi
     const std::string source = source_of(launch, shape, name);
     kernel = &runtime.kernel(op, name, source, stream);
   }
-  if (shape.num_items == 0) return;
+  if (shape.num_blocks == 0) return;
   const cuda::CurrentDevice current(*runtime.device);
-  const cuda::DeviceInfo& info = runtime.device->info();
-  // As many blocks as are at work at once, or fewer that all do the same number of rounds.
-  const std::int64_t rounds = ceil_div(shape.num_items, resident_blocks(info, *kernel, shape));
-  const std::int64_t blocks = ceil_div(shape.num_items, rounds);
   runtime.device->driver().launch({.function = kernel->function,
-                                   .num_blocks = static_cast<int>(blocks),
+                                   .num_blocks = static_cast<int>(shape.num_blocks),
                                    .num_threads = shape.num_threads,
                                    .shared_bytes = shape.shared_bytes,
                                    .stream = stream,
-                                   .dependent = info.arch >= 90},
+                                   .dependent = runtime.device->info().arch >= 90},
                                   &launch.params);
 }
 

@@ -49,11 +49,11 @@ void quantize_tiles_on_cpu(const Context& context, const Kernels& k, const Launc
 void dequantize_on_cpu(const Context& context, const Kernels& k, const Launch& launch);
 void run_on_device(const Context& context, std::string_view op, const Launch& launch, void* stream);
 
-/// The launch as a GPU does it: `threads`, `vectors` and `aligned` of every part chosen.
+/// The launch as a GPU does it: `threads`, `vectors`, `heads`, `aligned` and `num_blocks` of every part chosen.
 struct Shape {
   int num_threads = 0;
   std::int64_t shared_bytes = 0;
-  std::int64_t num_items = 0;  // blocks that have work
+  std::int64_t num_blocks = 0;
 };
 Shape shape_launch(Launch& launch);
 /// Generated source of the kernel that does launches with these (shaped) configurations; `name` receives its entry.

@@ -25,23 +25,23 @@ void run_on_gpu(Problem& p, const std::function<void(Problem&)>& run) {
   }
 }
 
-TEST(RowsCuda, CasesMatchTheReference) {
+class RowsCudaCases : public testing::TestWithParam<cases::RowsCase> {};
+TEST_P(RowsCudaCases, MatchTheReference) {
   GIRIH_NEEDS_GPU();
-  for (const cases::RowsCase& c : cases::rows_cases()) {
-    cases::RowsProblem p(c);
-    run_on_gpu<cases::RowsProblem>(p, [](cases::RowsProblem& q) { q.run(*gpu().context); });
-    EXPECT_TRUE(p.matches());
-  }
+  cases::RowsProblem p(GetParam());
+  run_on_gpu<cases::RowsProblem>(p, [](cases::RowsProblem& q) { q.run(*gpu().context); });
+  EXPECT_TRUE(p.matches());
 }
+INSTANTIATE_TEST_SUITE_P(Rows, RowsCudaCases, testing::ValuesIn(cases::rows_cases()), [](const auto& info) { return info.param.name; });
 
-TEST(RowsCuda, RopeCasesMatchTheReference) {
+class RopeCudaCases : public testing::TestWithParam<cases::RopeCase> {};
+TEST_P(RopeCudaCases, MatchTheReference) {
   GIRIH_NEEDS_GPU();
-  for (const cases::RopeCase& c : cases::rope_cases()) {
-    cases::RopeProblem p(c);
-    run_on_gpu<cases::RopeProblem>(p, [](cases::RopeProblem& q) { q.run(*gpu().context); });
-    EXPECT_TRUE(p.matches());
-  }
+  cases::RopeProblem p(GetParam());
+  run_on_gpu<cases::RopeProblem>(p, [](cases::RopeProblem& q) { q.run(*gpu().context); });
+  EXPECT_TRUE(p.matches());
 }
+INSTANTIATE_TEST_SUITE_P(Rope, RopeCudaCases, testing::ValuesIn(cases::rope_cases()), [](const auto& info) { return info.param.name; });
 
 /// Many rows: persistent blocks that go round, and as many as leave some without work.
 TEST(RowsCuda, ManyRows) {

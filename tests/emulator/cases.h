@@ -124,17 +124,17 @@ inline std::vector<cases::AttentionCase> all_cases(int arch) {
   return all;
 }
 
+/// What a schedule for the case takes groups to have at most.
+inline std::int64_t max_rows(const cases::AttentionCase& c) {
+  const std::int64_t tokens = std::accumulate(c.q_len.begin(), c.q_len.end(), std::int64_t{0});
+  return std::max<std::int64_t>(tokens, 1) * (c.spec.num_qo_heads / c.spec.num_kv_heads);
+}
+
 /// The table's choice, then the families that it leaves out and that other GPUs or specs have.
 inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
   const attention::CudaKernels chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch));
   if (chosen.classes[attention::kLarge].family == "wgmma") return {"", "mma", "floor"};
   return {"", "floor"};
-}
-
-/// What a schedule for the case takes groups to have at most.
-inline std::int64_t max_rows(const cases::AttentionCase& c) {
-  const std::int64_t tokens = std::accumulate(c.q_len.begin(), c.q_len.end(), std::int64_t{0});
-  return std::max<std::int64_t>(tokens, 1) * (c.spec.num_qo_heads / c.spec.num_kv_heads);
 }
 
 struct EmulatedSpec {

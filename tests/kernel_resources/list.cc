@@ -105,11 +105,16 @@ class List {
         KvPlane plane;
         plane.dtype = p.type;
         plane.scales.granularity = p.scale;
-        const TensorView tensor(nullptr, source, {1, 1, 1});
+        plane.head_byte_stride = bytes(p.type, 128);
+        plane.token_byte_stride = 8 * plane.head_byte_stride;
+        plane.page_byte_stride = 16 * plane.token_byte_stride;
+        const TensorView tensor(nullptr, source, {1, 8, 128});
         const page::PlaneSource planes[] = {{&plane, &tensor}, {&plane, &tensor}};
+        rows::Launch launch = page::describe_append(planes, 1);
+        const rows::Shape shape = rows::shape_launch(launch);
         std::string name;
-        const std::string text = page::append_source(planes, name);
-        add(name, text, page::kAppendThreads, true, all_recorded_ || source == DType::bf16);
+        const std::string text = rows::source_of(launch, shape, name);
+        add(name, text, shape.num_threads, true, all_recorded_ || source == DType::bf16);
       }
     }
     add("copy_pages", page::copy_pages_source(), page::kCopyThreads, true, true);

@@ -24,5 +24,7 @@ inline float add_toward_zero(float a, float b) {
   const float large = a > b ? a : b, small = a > b ? b : a;
   return sum - large > small ? std::nextafter(sum, 0.0F) : sum;  // the difference is exact
 }
+inline float max_magnitude(float a, float b) { return std::isnan(a) ? a : (a > std::fabs(b) ? a : std::fabs(b)); }
+inline float limit_magnitude(float x, float limit) { return std::fabs(x) > limit ? limit : std::fabs(x); }
 
 }  // namespace girih::ptx
