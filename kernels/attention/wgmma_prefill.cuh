@@ -57,7 +57,7 @@ class WgmmaPrefill {
       if (item->row_count == 0) continue;
       ptx::prefetch_l1(item + 1);
       if (is_first(*item)) {
-        prefetch_merges(p_, *item);
+        prefetch_merges<c>(p_, *item);
         ptx::mbarrier_wait(barriers_.query_full(), query_parity);
         query_parity ^= 1U;
         keep_hooks();
