@@ -49,19 +49,21 @@ class WgmmaPrefill {
 
   __device__ __forceinline__ void run(UnitItems items) {
     if (kTakesTurns && group() == 1) ptx::arrive_named(kTurnBarrier, c.workers());
+#pragma unroll 1
+    for (int i = 0; i < p_.num_segments; ++i) modes_ |= p_.segments[i].box_tokens == 0 ? kOrdersCopies : 0;
     u32 query_parity = 0;
 #pragma unroll 1
     for (const abi::WorkItem* item = items.begin; item != items.end; ++item) {
       if (item->row_count == 0) continue;
       ptx::prefetch_l1(item + 1);
       if (is_first(*item)) {
-        prefetch_merges(p_, *item);
+        prefetch_merges<c>(p_, *item);
         ptx::mbarrier_wait(barriers_.query_full(), query_parity);
         query_parity ^= 1U;
         keep_hooks();
       }
       if (is_first(*item) || is_chunk(*item)) clear();
-      takes_turns_ = item->row_count > kGroupRows;
+      modes_ = (modes_ & kOrdersCopies) | (item->row_count > kGroupRows ? kTurns : 0);
       if (item->row_count > group() * kGroupRows) {
         add_item(*item);
       } else {
@@ -76,6 +78,10 @@ class WgmmaPrefill {
   }
 
  private:
+  // In one register.
+  static constexpr int kTurns = 1;         // both warpgroups have rows of the tile
+  static constexpr int kOrdersCopies = 2;  // some keys come by the producers' own copies
+
   __device__ __forceinline__ int group() const { return warp_ / kGroupWarps; }
   /// First of this warp's rows of the tile.
   __device__ __forceinline__ int first_row() const { return 16 * warp_; }
@@ -133,11 +139,12 @@ class WgmmaPrefill {
     float s[kKeyTiles][4];
     ptx::mbarrier_wait(barriers_.key_full(stage_of<Shape>(step_)), parity_of<Shape>(step_));
     if constexpr (!kFirst) wait_for_values();
-    if (kTakesTurns && takes_turns_) ptx::sync_named(kTurnBarrier + group(), c.workers());
+    if ((modes_ & kOrdersCopies) != 0) ptx::fence_async_proxy();
+    if (kTakesTurns && (modes_ & kTurns) != 0) ptx::sync_named(kTurnBarrier + group(), c.workers());
     ptx::wgmma_fence();
     issue_scores(s);
     if constexpr (!kFirst) issue_values();
-    if (kTakesTurns && takes_turns_) ptx::arrive_named(kTurnBarrier + 1 - group(), c.workers());
+    if (kTakesTurns && (modes_ & kTurns) != 0) ptx::arrive_named(kTurnBarrier + 1 - group(), c.workers());
     ptx::wgmma_wait<kFirst ? 0 : 1>();
     release(barriers_.key_empty(stage_of<Shape>(step_)));
     float correction[2] = {1.0F, 1.0F};
@@ -190,6 +197,7 @@ class WgmmaPrefill {
   __device__ __forceinline__ void add_pending() {
     if (pending_ == 0) return;
     wait_for_values();
+    if ((modes_ & kOrdersCopies) != 0) ptx::fence_async_proxy();
     ptx::wgmma_fence();
     issue_values();
     finish_values();
@@ -367,7 +375,7 @@ class WgmmaPrefill {
   FragmentState state_;
   u32 weights_[kKeyTiles / 2][4];  // P of the step before,
   int pending_ = 0;                // of so many keys; 0: none
-  bool takes_turns_ = false;       // both warpgroups have rows of the tile
+  int modes_ = 0;
 };
 
 template <Config c, class Variant>

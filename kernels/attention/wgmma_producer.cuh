@@ -74,7 +74,10 @@ class KeyProducer {
       if (exists) page = page_of(segment, table_begin, key);
       const int boxes = (min(Shape::kStepKeys, end - begin) + box - 1) / box;
       ptx::mbarrier_wait(empty(), parity_of<Shape>(step_) ^ 1U);
-      if (lane_ == 0) ptx::mbarrier_arrive_expect(full(), static_cast<u32>(boxes * box * kStacks * kStackRow));
+      if (lane_ == 0) {
+        ptx::mbarrier_arrive_expect(full(), static_cast<u32>(boxes * box * kStacks * kStackRow));
+        ptx::mbarrier_arrive_many(full(), kFullArrivals - 1);
+      }
       if (own) {
         u8* s_rows = s_ring_ + stage() * kStage + lane_ * box * kStackRow;
 #pragma unroll
@@ -94,20 +97,23 @@ class KeyProducer {
     return static_cast<i64>(at - divide(at, segment.page_size) * segment.page_size.divisor);
   }
 
-  /// A lane looks up a key's place, then eight lanes copy a row, or each its own by single elements.
+  /// A lane looks up a key's place, whose page has been asked for before; then eight lanes copy a row, or each its own by single elements.
+  /// The copies land while the next step's are issued: consumers order them before their products.
   __device__ __forceinline__ void bring_rows(const abi::WorkItem& item, const abi::SegmentArg& segment, i64 table_begin) {
     const abi::PlaneArg& from = plane(segment);
     const bool whole = copies_whole_chunks<kType>(from, 2 * kDims);
+    const int end = item.kv_end;
+    const int head = item.kv_head;
+    i32 page = item.kv_begin + lane_ < end ? page_of(segment, table_begin, item.kv_begin + lane_) : 0;
 #pragma unroll 1
-    for (int begin = item.kv_begin; begin < item.kv_end; begin += Shape::kStepKeys) {
+    for (int begin = item.kv_begin; begin < end; begin += Shape::kStepKeys) {
       ptx::mbarrier_wait(empty(), parity_of<Shape>(step_) ^ 1U);
 #pragma unroll 1
       for (int first = 0; first < Shape::kStepKeys; first += ptx::kWarp) {
         const int key = begin + first + lane_;
-        const u8* g_row = nullptr;
-        if (key < item.kv_end) {
-          g_row = key_address(from, page_of(segment, table_begin, key), slot_of(segment, table_begin, key), item.kv_head);
-        }
+        const u8* g_row = key < end ? key_address(from, page, slot_of(segment, table_begin, key), head) : nullptr;
+        const int later = begin + min(first + ptx::kWarp, Shape::kStepKeys) + lane_;
+        if (later < end) page = page_of(segment, table_begin, later);
         u8* s_rows = s_ring_ + stage() * kStage + first * kStackRow;
         const int rows = min(ptx::kWarp, Shape::kStepKeys - first);
         if (whole) {
@@ -116,10 +122,11 @@ class KeyProducer {
           gather_row(s_rows, g_row, from.dim_stride);
         }
       }
-      ptx::cp_async_commit();
-      ptx::cp_async_wait<0>();
-      ptx::fence_async_proxy();
-      ptx::sync_warp();
+      if (whole) {
+        ptx::mbarrier_arrive_after_copies(full());
+      } else {
+        ptx::mbarrier_arrive(full());
+      }
       if (lane_ == 0) ptx::mbarrier_arrive(full());
       ++step_;
     }

@@ -18,6 +18,8 @@ inline constexpr int kStackRow = 2 * kStackDims;  // bytes
 inline constexpr int kGroupWarps = 4;             // of a warpgroup
 inline constexpr int kGroupRows = 64;             // of Q, to a warpgroup
 inline constexpr int kQueryWarps = 2;             // that bring Q
+/// At a stage that fills: one when all has been asked for, and one a lane when its own copies have landed (boxes count by their bytes).
+inline constexpr int kFullArrivals = 1 + ptx::kWarp;
 
 /// The kernel keeps what hooks ask of query rows.
 template <class Variant>
@@ -72,8 +74,8 @@ struct WgmmaBarriers {
   __device__ __forceinline__ void init() const {
 #pragma unroll 1
     for (int i = 0; i < Shape::kStages; ++i) {
-      ptx::mbarrier_init(key_full(i), 1);
-      ptx::mbarrier_init(value_full(i), 1);
+      ptx::mbarrier_init(key_full(i), kFullArrivals);
+      ptx::mbarrier_init(value_full(i), kFullArrivals);
       ptx::mbarrier_init(key_empty(i), Shape::kWarps);
       ptx::mbarrier_init(value_empty(i), Shape::kWarps);
     }
