@@ -117,7 +117,7 @@ void expect_compiles(const AttentionSpec& spec, std::initializer_list<int> archs
   for (const int arch : archs) {
     for (const std::string_view family : {"mma", "floor"}) {
       if (arch == 75 && family == "mma") continue;  // bf16
-      for (attention::CudaKernel& kernel : attention::cuda_kernels_of(spec, device_of(arch), family).classes) {
+      for (attention::CudaKernel& kernel : attention::cuda_kernels_of(spec, device_of(arch), family)) {
         const std::string target = arch == 90 ? "sm_90a" : arch == 120 ? "sm_120a" : "sm_" + std::to_string(arch);
         EXPECT_NO_THROW(compiler.compile({kernel.name, kernel.source, target})) << kernel.name << " " << target;
       }
@@ -164,8 +164,7 @@ TEST(CudaCode, ComplaintsNameLinesOfTheCallersText) {
   options.nvrtc = jit::test_nvrtc();
   jit::Jit compiler(options, "sm_80");
   const auto complaint = [&](const std::string& body) {
-    attention::CudaKernels kernels = attention::cuda_kernels_of(spec_with(doubled(body, "my logits.cu")), device_of(80), "");
-    attention::CudaKernel& kernel = kernels.classes[1];
+    const attention::CudaKernel kernel = attention::cuda_kernels_of(spec_with(doubled(body, "my logits.cu")), device_of(80), "").back();
     return message_of(Code::invalid_argument, [&] { compiler.compile({kernel.name, kernel.source, "sm_80"}); });
   };
   const std::string unknown = complaint("const float twice = 2.0F * score;\n\nreturn twicee;");

@@ -1,6 +1,6 @@
 // The host side of the CUDA backend against a fake driver (fake_cuda/fake_driver.h): what is uploaded, launched, captured and refused.
-// Kernels are compiled by NVRTC; attention launches are only recorded (the emulator's tests run them), the cache operators' and merges' are
-// run.
+// Kernels are compiled by NVRTC; attention launches are only recorded (the emulator's tests run them), the cache operators', merges' and
+// sampling's are run.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -20,6 +20,7 @@
 #include "girih/sampling.h"
 #include "page/copy_pages.cuh"
 #include "rows/pipeline.cuh"
+#include "sampling/sample.cuh"
 
 namespace girih {
 namespace {
@@ -65,6 +66,16 @@ void append_e4m3(abi::RowsParams p) {
 void copy(abi::CopyParams p) { page::run_copy_pages(p); }
 void merge(abi::MergeParams p) { attention::run_merge_states<float, float, float>(p); }
 
+/// sample() of 2 x 40,000 logits with top-k and top-p, and softmax of them: the sizes that the library chooses for this much shared memory.
+constexpr sampling::Config kSamplingConfig{12288, 16384, 4};
+constexpr std::int64_t kSamplingFixed = sampling::Layout<kSamplingConfig, float, false>::kSlots;
+int num_sampling_slots = 0;
+void sample_top_k_top_p(abi::SampleParams p) {
+  sampling::run_sample<kSamplingConfig, float, sampling::Traits{false, false, false, true, true, false}>(p, num_sampling_slots);
+}
+void softmax_f32(abi::SampleParams p) { sampling::run_rows<kSamplingConfig, float, sampling::RowKind::softmax>(p, num_sampling_slots); }
+int last_cluster_size = 0;
+
 /// Launches live on: a graph may execute one long after it was captured.
 void* keep(Prepared launch) {
   static std::vector<std::unique_ptr<Prepared>> all;
@@ -78,6 +89,10 @@ void* prepare(const fake_cuda::LaunchCall& call) {
   if (name.starts_with("rows_bf16_e4m3_row_2h_paged_64_8x1")) return keep(emulate(call, append_e4m3));
   if (name == "copy_pages") return keep(emulate(call, copy));
   if (name == "merge_states_f32_f32_f32") return keep(emulate(call, merge));
+  num_sampling_slots = static_cast<int>((call.shared_bytes - kSamplingFixed) / kSamplingConfig.tile_bytes);
+  last_cluster_size = call.cluster_size;
+  if (name == "sample_f32_logits_top_k_top_p") return keep(emulate(call, sample_top_k_top_p));
+  if (name == "softmax_f32") return keep(emulate(call, softmax_f32));
   EXPECT_EQ(name.rfind("attention_", 0), 0U) << name;
   AttentionLaunch launch{name, call.num_blocks, call.num_threads, *static_cast<const abi::AttentionParams*>(call.params), {}};
   return keep([launch] {
@@ -724,13 +739,44 @@ TEST_F(CudaHost, MergesMerge) {
       "merge_states_varlen: s.data=");
 }
 
-TEST_F(CudaHost, SamplingIsRefused) {
-  std::vector<float> logits(8);
-  std::vector<std::int32_t> tokens(1);
-  SampleArgs args;
-  args.input = TensorView(logits.data(), DType::f32, {1, 8}, context_->device());
-  args.tokens = TensorView(tokens.data(), DType::i32, {1}, context_->device());
-  expect_refused([&] { sample(*context_, args); }, "sample: the context is for cuda:0; this operator runs on the CPU only so far");
+TEST_F(CudaHost, SamplingLaunchesAClusterARow) {
+  constexpr std::int64_t kRows = 2, kVocab = 40000;
+  const Context cpu(ContextOptions{.device = {}, .num_workers = 1});
+  const Device device = context_->device();
+  std::mt19937_64 random(8);
+  std::vector<float> logits(kRows * kVocab), want_soft(logits.size()), soft(logits.size());
+  for (float& x : logits) x = std::normal_distribution<float>()(random);
+  std::vector<std::int32_t> want(kRows), got(kRows, -1);
+  std::vector<std::int64_t> offset{0};
+  const auto args = [&](std::vector<std::int32_t>& tokens, Device d, void* stream) {
+    SampleArgs a;
+    a.input = TensorView(logits.data(), DType::f32, {kRows, kVocab}, d);
+    a.top_k = 300;
+    a.top_p = 0.9F;
+    a.random = {.seed = 3, .offset = TensorView(offset.data(), DType::i64, {1}, d)};
+    a.tokens = TensorView(tokens.data(), DType::i32, {kRows}, d);
+    a.stream = stream;
+    return a;
+  };
+  void* stream = begin_stream();
+  fake<int (*)(void*, int)>("cuStreamBeginCapture_v2")(stream, 2);
+  expect_refused([&] { sample(*context_, args(got, device, stream)); }, "sample: stream is being captured and the kernel sample_f32");
+  void* graph = nullptr;
+  fake<int (*)(void*, void**)>("cuStreamEndCapture")(stream, &graph);
+  fake<int (*)(void*)>("cuGraphDestroy")(graph);
+  for (offset[0] = 0; offset[0] < 3; ++offset[0]) {
+    sample(cpu, args(want, {}, nullptr));
+    sample(*context_, args(got, device, stream));
+    EXPECT_EQ(2, last_cluster_size);  // of few multiprocessors
+    synchronize();
+    EXPECT_EQ(want, got);
+  }
+  const auto rows = [&](std::vector<float>& data, Device d) { return TensorView(data.data(), DType::f32, {kRows, kVocab}, d); };
+  softmax(cpu, rows(logits, {}), 0.5F, rows(want_soft, {}));
+  softmax(*context_, rows(logits, device), 0.5F, rows(soft, device), stream);
+  synchronize();
+  EXPECT_EQ(0, std::memcmp(want_soft.data(), soft.data(), soft.size() * 4));
+  expect_refused([&] { sample(*context_, args(got, {}, stream)); }, "input.device=cpu; the context is for cuda:0");
 }
 
 TEST(CudaHostEnd, EverythingIsGivenBack) { EXPECT_EQ(count("fake_cuda_num_alive"), 0); }

@@ -37,7 +37,8 @@ const EmulatedKernel* find(const attention::CudaKernel& kernel) {
 
 attention::CudaKernels kernels_of(const cases::AttentionCase& c, std::string_view family) {
   const variant::Program program = variant::compile(c.spec.variant);
-  return attention::choose_cuda_kernels(attention::normalise(c.spec, program, DeviceKind::cuda), program, emulated_device(kSm), family);
+  return attention::choose_cuda_kernels(attention::normalise(c.spec, program, DeviceKind::cuda), program, emulated_device(kSm), family,
+                                        max_rows(c));
 }
 
 /// A case and how its kernels are chosen: "" = by the library, or a family's name.

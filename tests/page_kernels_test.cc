@@ -116,12 +116,13 @@ void append_kernel(abi::RowsParams p) {
 }
 
 /// A part that takes elements one at a time: sources and planes are not aligned.
-constexpr PartConfig append_part(Elem source, Elem target, Scaling scaling, int dim, int heads) {
+constexpr PartConfig append_part(Elem source, Elem target, Scaling scaling, int dim, int heads, bool listed = false) {
   PartConfig c{.x = source, .weight = source, .out = target, .dim = dim};
   const int round = (source == Elem::f32 ? 4 : 8) * c.threads;
   c.vectors = (dim + round - 1) / round;
   c.heads = heads;
   c.paged = true;
+  c.listed = listed;
   c.scaling = scaling;
   return c;
 }
@@ -195,6 +196,60 @@ TEST(PageKernels, AppendWritesTheBytesOfTheCpu) {
   check_append<Elem::f16, Elem::i8, Scaling::row>(DType::f16, DType::i8, ScaleGranularity::token_head);
   check_append<Elem::bf16, Elem::nvfp4, Scaling::block>(DType::bf16, DType::nvfp4, ScaleGranularity::block);
   check_append<Elem::f32, Elem::mxfp4, Scaling::block>(DType::f32, DType::mxfp4, ScaleGranularity::block);
+}
+
+/// Places from arrays on the device: by requests and positions, and by slots; what lies outside of a list or of the store goes nowhere.
+TEST(PageKernels, AppendByTableFollowsItsArrays) {
+  const Batch3 batch;
+  constexpr std::int64_t kDim = 16;
+  std::mt19937_64 random(4);
+  std::vector<std::byte> k = draw_tensor(random, DType::bf16, 16 * kHeads * kDim);
+  const std::vector<abi::TokenPlace> places = batch.places();
+  PlaneMemory expected(DType::bf16, ScaleGranularity::none, kDim);
+  const PlaneMemory before = expected;
+  KvStore store;
+  store.page_size = kPageSize;
+  store.num_pages = kPages;
+  store.k = expected.view();
+  append(cpu(), store, batch.view(), TensorView(k.data(), DType::bf16, {8, kHeads, kDim}), {}, {});
+
+  // Rows 8 to 13: padding, a request too many, past a list, before one, wild page ids.
+  std::vector<std::int32_t> requests{0, 1, 1, 1, 1, 1, 2, 2, -1, 5, 1, 0, 3, 4};
+  std::vector<std::int64_t> positions{5, 4, 5, 6, 7, 8, 0, 1, 0, 0, 12, -1, 0, 0};
+  std::vector<std::int32_t> kv_indptr{0, 2, 5, 6, 7, 9};
+  std::vector<std::int32_t> kv_indices{4, 1, 0, 6, 2, 5, 1 << 30, -3, 0};
+  std::vector<std::int64_t> slots;
+  for (const abi::TokenPlace& place : places) slots.push_back(place.page * kPageSize + place.token);
+  slots.insert(slots.end(), {-1, kPages * kPageSize, std::int64_t{1} << 40});
+
+  abi::RowsParams table{};
+  table.page_size = {static_cast<std::uint32_t>(kPageSize), 0x80000000U, 33};
+  table.kv_indices = kv_indices.data();
+  table.table.given = 1;
+  table.table.num_pages = kPages;
+  table.table.num_entries = std::ssize(kv_indices);
+  const auto bytes_of = [](const auto& v) { return reinterpret_cast<const unsigned char*>(v.data()); };
+  for (const bool by_slots : {false, true}) {
+    PlaneMemory got = before;
+    abi::RowsParams p = table;
+    p.parts[0] = append_params(got.view(), k.data(), DType::bf16, kDim).parts[0];
+    if (by_slots) {
+      p.table.slots = bytes_of(slots);
+      p.table.wide = 1;
+      p.rows = std::ssize(slots);
+    } else {
+      p.table.batch_indices = bytes_of(requests);
+      p.table.positions = bytes_of(positions);
+      p.table.kv_indptr = bytes_of(kv_indptr);
+      p.table.num_requests = 5;
+      p.table.wide = 4;
+      p.rows = std::ssize(requests);
+    }
+    constexpr PartConfig kPart = append_part(Elem::bf16, Elem::bf16, Scaling::none, kDim, 1, true);
+    const int blocks = static_cast<int>((p.rows * kHeads + 1) / 2);
+    launch(append_kernel<kPart>, p, {.num_blocks = blocks, .num_threads = 64, .shared_bytes = 256, .seed = 5});
+    EXPECT_EQ(expected.data, got.data) << by_slots;
+  }
 }
 
 /// Places from a plan's blob: the query tokens are the last keys of their groups.

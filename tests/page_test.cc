@@ -615,6 +615,75 @@ TEST(Append, EmptyBatchesWriteNothing) {
   EXPECT_TRUE(k.data == before);
 }
 
+/// Rows that a table sends to places, and one of it that goes nowhere, against the batch that means the same; then every fault of a table.
+TEST(Append, TablesSendRowsToTheirPlaces) {
+  const Geometry g{5, 4, 2, 8};
+  const Source rows{DType::f32, 6, g.heads, g.dim, 3};
+  const std::vector<std::int32_t> indptr{0, 2, 5}, lens{5, 3}, pages{3, 0, 4}, table_begin{0, 2, 3};
+  OwnedPlane want(g, DType::f32, ScaleGranularity::none, Layout::nhd);
+  KvStore store{.page_size = 4, .num_pages = 5, .k = want.plane};
+  append(context(), store, {.append_indptr = indptr, .kv_len = lens, .kv_indices = pages, .kv_indptr = table_begin}, rows.view, {}, {});
+
+  std::vector<std::int32_t> requests{0, 0, 1, 1, 1, -1}, positions{3, 4, 0, 1, 2, 9}, ids = pages;
+  std::vector<std::int64_t> begin{0, 2, 3}, slots{15, 0, 16, 17, 18, -1};
+  const auto ints = [](auto& v) {
+    return TensorView(v.data(), sizeof(v[0]) == 4 ? DType::i32 : DType::i64, {std::ssize(v)});
+  };
+  const auto by_requests = [&] {
+    return AppendTable{
+        .batch_indices = ints(requests), .positions = ints(positions), .kv_indptr = ints(begin), .kv_indices = ints(ids)};
+  };
+  OwnedPlane got(g, DType::f32, ScaleGranularity::none, Layout::nhd);
+  const auto empty = got.data;
+  store.k = got.plane;
+  append(context(), store, by_requests(), rows.view, {}, {});
+  EXPECT_TRUE(got.data == want.data);
+  got.data = empty;
+  append(context(), store, AppendTable{.slots = ints(slots)}, rows.view, {}, {});
+  EXPECT_TRUE(got.data == want.data);
+
+  got.data = empty;
+  const auto refused = [&](const AppendTable& table, const std::string& part) {
+    try {
+      append(context(), store, table, rows.view, {}, {});
+      ADD_FAILURE() << "no error; expected one about " << part;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::invalid_argument);
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+    EXPECT_TRUE(got.data == empty) << part;
+  };
+  const auto with = [&](auto& where, std::size_t i, std::int64_t value, const std::string& part) {
+    const auto kept = where;
+    where[i] = static_cast<typename std::decay_t<decltype(where)>::value_type>(value);
+    refused(&where == static_cast<void*>(&slots) ? AppendTable{.slots = ints(slots)} : by_requests(), part);
+    where = kept;
+  };
+  with(requests, 1, 2, "batch_indices[1]=2; kv_indptr is of 2 requests");
+  with(positions, 1, 8, "positions[1]=8 of request 0, whose list has 2 pages");
+  with(positions, 0, -1, "positions[0]=-1");
+  with(begin, 2, 4, "kv_indptr[1..2]=2, 4");
+  with(begin, 0, -1, "kv_indptr[0..1]=-1, 2");
+  with(ids, 2, 5, "kv_indices[2]=5 (request 1)");
+  with(positions, 1, 3, "rows 0 and 1 go to the same place");
+  with(slots, 0, 20, "slots[0]=20 lies outside");
+  with(slots, 0, 16, "go to the same place");
+  refused({.slots = ints(slots), .positions = ints(positions)}, "positions is given beside slots");
+  refused({.batch_indices = ints(requests)}, "positions has rank 0");
+  AppendTable table = by_requests();
+  table.positions.shape[0] = 5;
+  refused(table, "positions has 5 entries; must have 6");
+  table = by_requests();
+  table.kv_indices = ints(slots);
+  refused(table, "kv_indices is i64; must be i32");
+  table = by_requests();
+  table.positions.strides[0] = 2;
+  refused(table, "positions has stride 2");
+  table = {.slots = ints(slots)};
+  table.slots.dtype = DType::f32;
+  refused(table, "slots is f32");
+}
+
 /// A good call that each test spoils in one place.
 struct Good {
   OwnedPlane k{{16, 4, 2, 32}, DType::e4m3, ScaleGranularity::token_head, Layout::nhd};

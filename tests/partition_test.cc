@@ -17,6 +17,8 @@ struct HandLine {
   bool cut_items = true;
   std::int64_t total = 0;
   std::int64_t max_piece = 0;
+  std::int64_t num_tiles = 0;
+  std::int64_t max_tile = 0;
 
   void add_strip(std::int32_t copies, const std::vector<std::int32_t>& blocks) {
     LineStrip strip{};
@@ -35,6 +37,7 @@ struct HandLine {
                     .shared = 0};
       tile.cost = item_cost(tile, item.kv_end);
       max_piece = std::max<std::int64_t>(max_piece, cut_items ? 8 : tile.cost);
+      max_tile = std::max(max_tile, tile.cost);
       strip.cost += tile.cost;
       items.push_back(item);
       tiles.push_back(tile);
@@ -42,6 +45,7 @@ struct HandLine {
     strip.tile_end = static_cast<std::int32_t>(tiles.size());
     strips.push_back(strip);
     total += strip.cost * copies;
+    num_tiles += copies * std::ssize(blocks);
   }
   Line line() const { return {strips.data(), tiles.data(), items.data(), static_cast<std::int32_t>(strips.size()), cut_items}; }
 };
@@ -78,7 +82,7 @@ TEST(Partition, EmptyLine) {
   HandLine h;
   LineSpot ends[3];
   std::int64_t costs[3];
-  partition(h.line(), equal_shares(3), {0, 0, 0}, ends, costs);
+  partition(h.line(), equal_shares(3), {0, 0, 0, 0, 0}, ends, costs);
   for (int u = 0; u < 3; ++u) {
     EXPECT_EQ(ends[u].strip, 0);
     EXPECT_EQ(costs[u], 0);
@@ -100,7 +104,7 @@ TEST(Partition, RandomLinesAreTakenOnceAndBalanced) {
     const int units = 1 + static_cast<int>(random() % 40);
     std::vector<LineSpot> ends(static_cast<std::size_t>(units));
     std::vector<std::int64_t> costs(static_cast<std::size_t>(units));
-    partition(h.line(), equal_shares(units), {h.total, h.max_piece, 3}, ends.data(), costs.data());
+    partition(h.line(), equal_shares(units), {h.total, h.max_piece, 3, h.num_tiles, h.max_tile}, ends.data(), costs.data());
     ASSERT_EQ(ends.back().strip, strips);
     std::int64_t sum = 0;
     std::int64_t most = 0;
@@ -123,14 +127,14 @@ TEST(Partition, UnitsOfSmallerSharesTakeLess) {
     HandLine h;
     for (unsigned s = 0; s <= random() % 8; ++s)
       h.add_strip(1 + static_cast<std::int32_t>(random() % 8), {static_cast<std::int32_t>(random() % 90), 7});
-    UnitShares shares{.num_units = 1 + static_cast<std::int32_t>(random() % 40), .full = 1, .share = 0};
+    UnitShares shares{.num_units = 1 + static_cast<std::int32_t>(random() % 40), .full = 1, .idle = 0, .share = 0};
     shares.full += static_cast<std::int32_t>(random() % static_cast<unsigned>(shares.num_units));
     shares.share = static_cast<std::int32_t>(random() % 257);
     std::vector<LineSpot> ends(static_cast<std::size_t>(shares.num_units));
     std::vector<std::int64_t> costs(ends.size());
-    partition(h.line(), shares, {h.total, h.max_piece, 3}, ends.data(), costs.data());
+    partition(h.line(), shares, {h.total, h.max_piece, 3, h.num_tiles, h.max_tile}, ends.data(), costs.data());
     ASSERT_EQ(ends.back().strip, std::ssize(h.strips)) << "round " << round;
-    const std::int64_t capacity = used_capacity(shares, costs.data());
+    const std::int64_t capacity = units_taken(shares, costs.data()).capacity;
     for (std::int32_t u = shares.full; u < shares.num_units; ++u) {
       EXPECT_LE(costs[static_cast<std::size_t>(u)], capacity * shares.share / 256) << "round " << round << ", unit " << u;
     }

@@ -114,9 +114,8 @@ std::vector<AttentionSpec> specs_of(const KernelOptions& o) {
 }
 
 std::vector<WantedKernel> kernels_of_spec(const AttentionSpec& spec, const Target& target, const std::string& family) {
-  const attention::CudaKernels kernels = attention::cuda_kernels_of(spec, cuda::example_device(target.arch), family);
   std::vector<WantedKernel> wanted;
-  for (const attention::CudaKernel& kernel : kernels.classes) {
+  for (const attention::CudaKernel& kernel : attention::cuda_kernels_of(spec, cuda::example_device(target.arch), family)) {
     wanted.push_back({.source = {kernel.name, kernel.source, target.name},
                       .family = kernel.family,
                       .num_threads = kernel.num_threads,

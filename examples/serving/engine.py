@@ -116,8 +116,6 @@ class Engine:
             ),
             context=model.context,
         )
-        on_cpu = model.context.device == "cpu"
-        self._sampler = model.context if on_cpu else girih.Context("cpu")
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []  # oldest first
         self.stats = Stats()
@@ -349,20 +347,21 @@ class Engine:
         rows = len(requests)
         # A draw is a function of its row's seed alone: the request's, moved on a token.
         seeds = [(r.seed + len(r.tokens) * 0x9E3779B97F4A7C15) & ((1 << 63) - 1) for r in requests]
+        device = logits.device
         allowed = None
         if self.tokenizer.allowed is not None:
-            allowed = torch.tensor([self.tokenizer.allowed] * rows, dtype=torch.int32)
+            allowed = torch.tensor(self.tokenizer.allowed, dtype=torch.int32, device=device).expand(rows, -1)
         wanted = [s.num_logprobs for s in asked if s.num_logprobs is not None]
         sampled = girih.sample(
-            logits.cpu(),  # Girih does not sample on GPUs yet
+            logits,
             allowed=allowed,
-            temperature=torch.tensor([s.temperature for s in asked], dtype=torch.float32),
-            top_k=torch.tensor([s.top_k for s in asked], dtype=torch.int32),
-            top_p=torch.tensor([s.top_p for s in asked], dtype=torch.float32),
-            seed=torch.tensor(seeds, dtype=torch.int64),
+            temperature=torch.tensor([s.temperature for s in asked], dtype=torch.float32, device=device),
+            top_k=torch.tensor([s.top_k for s in asked], dtype=torch.int32, device=device),
+            top_p=torch.tensor([s.top_p for s in asked], dtype=torch.float32, device=device),
+            seed=torch.tensor(seeds, dtype=torch.int64, device=device),
             logprobs=bool(wanted),
             num_top=max(wanted, default=0),
-            context=self._sampler,
+            context=self.model.context,
         )
         tokens: list[int] = sampled.tokens.tolist()
         logprobs: list[float] = sampled.logprobs.tolist() if wanted else [0.0] * rows

@@ -279,7 +279,8 @@ struct AttentionArgs {
   const DevicePlan* device_plan = nullptr;  ///< CUDA: holds `plan`
 };
 
-/// Computes O (and LSE). Allocates nothing. Throws before anything is written.
+/// Computes O (and LSE). Allocates nothing. Throws before anything is written. Outputs share no memory with each other, with what is read
+/// or with the workspace (columns of one array are apart).
 /// On a CUDA device every pointer is device memory, work is queued on args.stream and nothing is waited for; tensors may have more rows
 /// than the plan. Page ids and page positions are then data that the host cannot see: an id outside [0, num_pages) in an entry that the
 /// plan reads is the caller's error and, unlike on the CPU, is not found.

@@ -45,6 +45,22 @@ void append(const Context& context, const KvStore& store, const AppendBatch& bat
 void append(const Context& context, const DevicePlan& plan, const KvStore& store, std::span<const std::int32_t> kv_indices,
             const TensorView& k, const TensorView& k_rope, const TensorView& v, std::int64_t segment = 0, void* stream = nullptr);
 
+/// Where every new row goes, in arrays where the store is (int32 or int64, dense, of one entry a row): its place in the store, or its
+/// request and its position in that request's list of pages. A row of slot or request below 0 goes nowhere.
+struct AppendTable {
+  TensorView slots{};          ///< [n] page id * page_size + place (CUDA: < 2^31; ragged: token of the store), or the four below
+  TensorView batch_indices{};  ///< [n] request
+  TensorView positions{};      ///< [n] index of the token in its request's list
+  TensorView kv_indptr{};      ///< [num_requests + 1] into kv_indices (ragged: token offsets)
+  TensorView kv_indices{};     ///< int32 page ids; none for a ragged store
+};
+
+/// The same for rows [0, n) of K and V by a table. On a CUDA device no index is read on the host: nothing waits, and a captured graph
+/// appends whatever the arrays hold. What lies outside of a list or of the store is not written there, and refused on the CPU, as are two
+/// tokens that go to one place, which on the device must not be.
+void append(const Context& context, const KvStore& store, const AppendTable& table, const TensorView& k, const TensorView& k_rope,
+            const TensorView& v, void* stream = nullptr);
+
 struct PageCopy {
   std::int32_t source = 0;
   std::int32_t destination = 0;

@@ -3,9 +3,6 @@
 // bits on every backend, SIMD target and number of threads, because probability masses are summed as integers (docs/operators.md,
 // "Sampling", has the formulas).
 //
-// Runs on the CPU. A context for a CUDA device is refused (unsupported) for now: the kernels have not been measured on one yet; what this
-// file says of CUDA is how they behave under the emulator.
-//
 // Rules that all functions share:
 // - A row has 1 to 2^20 entries of type f32, f16 or bf16, any strides; [rows, vocab] unless said otherwise. Outputs may not overlap inputs
 //   (except where said) and are written only after all arguments have been checked.

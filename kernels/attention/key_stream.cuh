@@ -82,7 +82,8 @@ __device__ __forceinline__ const u8* shuffle_pointer(const u8* pointer, int lane
 }
 
 /// Asks for the plan and the page tables, before the chain unit -> item -> row of keys -> page -> key is followed link by link: with a cold
-/// L2 each link would be a trip to memory. Every block asks for its share of all of it (the first MiB or so), as the blocks start together.
+/// L2 each link would be a trip to memory. Every block asks for its share of all of it (the first MiB or so), as the blocks start together;
+/// and for something of each of the other buffers, since its multiprocessor has to find out where their pages lie.
 __device__ __forceinline__ void prefetch_plan(const Args& p) {
   constexpr int kLine = 128;
   const int thread = ptx::thread_idx();
@@ -93,14 +94,24 @@ __device__ __forceinline__ void prefetch_plan(const Args& p) {
 #pragma unroll 1
     for (int s = 0; s < p.num_segments; ++s) {
       const abi::SegmentArg& segment = p.segments[s];
-      if (line < (segment.num_entries + kLine / 4 - 1) / (kLine / 4)) ptx::prefetch_l2(segment.kv_indices + line * (kLine / 4));
+      const int lines = (segment.num_entries + kLine / 4 - 1) / (kLine / 4);
+      if (line < lines) ptx::prefetch_l2(segment.kv_indices + line * (kLine / 4));
+      if (thread == ptx::kWarp && lines > 0) ptx::prefetch_l2(segment.kv_indices);
     }
+  } else if (thread == 2 * ptx::kWarp) {
+    ptx::prefetch_l2(p.counters);
+    ptx::prefetch_l2(p.q.data);
+    ptx::prefetch_l2(p.o.data);
   }
 }
 
-/// Likewise the counters of the merges that the item's part may complete.
+/// Likewise the counters of the merges that the item's part may complete, and where the part goes.
+template <Config c>
 __device__ __forceinline__ void prefetch_merges(const Args& p, const abi::WorkItem& item) {
-  if (item.part_row >= 0 && ptx::thread_idx() == 0) ptx::prefetch_l2(p.counters + item.merge_begin);
+  if (item.part_row < 0 || ptx::thread_idx() != 0) return;
+  ptx::prefetch_l2(p.counters + item.merge_begin);
+  ptx::prefetch_l2(p.part_o + static_cast<i64>(item.part_row) * c.part_stride());
+  ptx::prefetch_l2(p.part_ml + 2 * static_cast<i64>(item.part_row));
 }
 
 template <Config c>
@@ -110,17 +121,23 @@ class KeyStream {
 
   /// Stands before the unit's first item. The first step to be issued is an empty one: it ends with the first look-up.
   __device__ __forceinline__ KeyStream(const Args& p, UnitItems items, u8* s_ring)
-      : p_(p), s_ring_(s_ring), warp_(ptx::warp_idx()), slot_(Shape::kSlots - Shape::kTilesPerStep) {
+      : p_(p),
+        kv_rows_(blob_array<abi::KvRow>(p, p.plan->kv_rows)),
+        s_ring_(s_ring),
+        warp_(ptx::warp_idx()),
+        slot_(Shape::kSlots - Shape::kTilesPerStep) {
     Next next = {.item = items.begin, .num_items = static_cast<i32>(items.end - items.begin)};
     open_item(next);
-    if constexpr (!kAsksApart) request_pages(next);
+#pragma unroll
+    for (int i = 0; i < kFirstLookups; ++i) pages_[i] = page_of(next, lane_key(next) + i * kLookupKeys);
+    if (next.num_items > 0) asked_ = min(kFirstLookups, (next.kv_end - next.key + kLookupKeys - 1) / kLookupKeys);
     keep(next);
   }
 
-  /// With kAsksApart: asks for the pages of the next look-up. Once a step, before it ends.
+  /// With kAsksApart: asks for the pages of the next look-up, if that has not been done. Once a step, before it ends.
   __device__ __forceinline__ void ask_pages() {
     static_assert(kAsksApart);
-    if (Shape::kLookupSteps == 1 || ptx::any(step_ == 0)) request_pages(next_[0]);
+    if (ptx::any(asked_ == 0)) request_pages(next_[0]);
   }
 
   /// Whether there is a next step (once the empty one has been issued).
@@ -163,7 +180,11 @@ class KeyStream {
   static constexpr int kValueScalePlane = kKeyScalePlane + (Shape::kKeyScaleBytes > 0 ? 1 : 0);
   static constexpr i32 kNothing = -1, kKeysFast = 1, kValuesFast = 2;  // fast: copied in whole chunks
   static constexpr i32 kNoPage = -1;
-  static constexpr i32 kPrefetchedKeys = 8 * Shape::kLookupSteps * Shape::kStepKeys;
+  static constexpr i32 kLookupKeys = Shape::kLookupSteps * Shape::kStepKeys;
+  static constexpr i32 kPrefetchedKeys = 8 * kLookupKeys;
+  // Look-ups whose pages are asked for before the first copies: those of all steps that are under way at the beginning and one more. A load
+  // that follows copies waits for all of them.
+  static constexpr int kFirstLookups = kAsksApart ? 1 + Shape::kSlots / Shape::kTilesPerStep / Shape::kLookupSteps : 1;
 
   /// Up to eight neighbouring lanes bring one row, a line of it at a time.
   template <int kChunks>
@@ -215,7 +236,7 @@ class KeyStream {
     next.segment = next.item->segment;
     next.kv_head = next.item->kv_head;
     const abi::SegmentArg& segment = p_.segments[next.segment];
-    next.table_begin = blob_array<abi::KvRow>(p_, p_.plan->kv_rows)[next.item->kv_row].table_begin;
+    next.table_begin = kv_rows_[next.item->kv_row].table_begin;
     next.fast = copies_whole_chunks<c.k_type>(segment.k, bytes(c.k_type, c.head_dim_first())) ? kKeysFast : 0;
     if constexpr (Shape::kTwoParts) {
       if (!copies_whole_chunks<c.k_type>(segment.k_rope, bytes(c.k_type, c.head_dim_rope))) next.fast = 0;
@@ -232,19 +253,24 @@ class KeyStream {
     const int lane = ptx::lane_idx();
     return next.key + lane / Shape::kRows * Shape::kStepKeys + warp_ * Shape::kRows + lane % Shape::kRows;
   }
-  /// Asks for the page of this lane's key. Entries past the keys are not looked at.
+  /// The page of a key of the item, kNoPage past its end. Entries past the keys are not looked at.
+  __device__ __forceinline__ i32 page_of(const Next& next, i32 key) const {
+    if (next.num_items == 0 || key >= next.kv_end) return kNoPage;
+    const abi::SegmentArg& segment = p_.segments[next.segment];
+    if (segment.page_size.divisor == 0) return 0;
+    return segment.kv_indices[next.table_begin + divide(static_cast<u32>(key), segment.page_size)];
+  }
+  /// Asks for the page of this lane's key.
   __device__ __forceinline__ void request_pages(const Next& next) {
     const i32 key = lane_key(next);
-    page_ = kNoPage;
-    if (next.num_items == 0 || key >= next.kv_end) return;
-    const abi::SegmentArg& segment = p_.segments[next.segment];
-    page_ = 0;
-    if (segment.page_size.divisor == 0) return;
-    const i32* table = segment.kv_indices + next.table_begin;
-    page_ = table[divide(static_cast<u32>(key), segment.page_size)];
+    pages_[0] = page_of(next, key);
+    asked_ = 1;
     // While keys stream, a load from memory takes thousands of cycles: what comes a few look-ups later is on its way to L2 by then.
     const i32 later = key + kPrefetchedKeys;
-    if (ptx::lane_idx() == 0 && later < next.kv_end) ptx::prefetch_l2(table + divide(static_cast<u32>(later), segment.page_size));
+    if (ptx::lane_idx() != 0 || next.num_items == 0 || later >= next.kv_end) return;
+    const abi::SegmentArg& segment = p_.segments[next.segment];
+    if (segment.page_size.divisor == 0) return;
+    ptx::prefetch_l2(segment.kv_indices + next.table_begin + divide(static_cast<u32>(later), segment.page_size));
   }
 
   /// The keys whose pages have been asked for are the next steps'; then the same for those after them. What branches depend on is the same
@@ -267,17 +293,20 @@ class KeyStream {
     }
     if constexpr (Shape::kSharedPlaces) ptx::sync_warp();  // the last steps' places are no longer read
     put_place<kKeyPlane, Turns<Shape::kTwoParts ? bytes(c.k_type, c.head_dim_first()) / tile::kChunkBytes : Shape::KeyRows::kChunks>>(
-        key_address(segment.k, page_, slot, kv_head));
+        key_address(segment.k, pages_[0], slot, kv_head));
     if constexpr (Shape::kTwoParts) {
       put_place<kRopePlane, Turns<Shape::KeyRows::kChunks - bytes(c.k_type, c.head_dim_first()) / tile::kChunkBytes>>(
-          key_address(segment.k_rope, page_, slot, kv_head));
+          key_address(segment.k_rope, pages_[0], slot, kv_head));
     }
-    if constexpr (!c.v_is_k) put_place<kValuePlane, Turns<Shape::ValueRows::kChunks>>(key_address(segment.v, page_, slot, kv_head));
-    if constexpr (Shape::kKeyScaleBytes > 0) put_place<kKeyScalePlane, Turns<1>>(scale_address(segment.k, page_, slot, kv_head));
+    if constexpr (!c.v_is_k) put_place<kValuePlane, Turns<Shape::ValueRows::kChunks>>(key_address(segment.v, pages_[0], slot, kv_head));
+    if constexpr (Shape::kKeyScaleBytes > 0) put_place<kKeyScalePlane, Turns<1>>(scale_address(segment.k, pages_[0], slot, kv_head));
     if constexpr (Shape::kValueScaleBytes > 0) {
-      put_place<kValueScalePlane, Turns<1>>(scale_address(value_plane<c>(segment), page_, slot, kv_head));
+      put_place<kValueScalePlane, Turns<1>>(scale_address(value_plane<c>(segment), pages_[0], slot, kv_head));
     }
-    next.key += Shape::kLookupSteps * Shape::kStepKeys;
+    --asked_;
+#pragma unroll
+    for (int i = 1; i < kFirstLookups; ++i) pages_[i - 1] = pages_[i];
+    next.key += kLookupKeys;
     if (next.key >= next.kv_end) {
       skip_item(next);
       open_item(next);
@@ -292,7 +321,7 @@ class KeyStream {
   /// This lane's key's place in a plane; null where there is no such key. In shared memory those of a lane's turns are neighbours.
   template <int kPlane, class T>
   __device__ __forceinline__ void put_place(const u8* place) {
-    if (page_ == kNoPage) place = nullptr;
+    if (pages_[0] == kNoPage) place = nullptr;
     if constexpr (Shape::kSharedPlaces) {
       const int lane = ptx::lane_idx();
       const int row = lane % Shape::kRows;
@@ -392,11 +421,13 @@ class KeyStream {
   }
 
   const Args& p_;
+  const abi::KvRow* kv_rows_;
   u8* s_ring_;
   int warp_;
   int slot_;
   Next next_[1];
-  i32 page_ = kNoPage;  // of this lane's key of the next look-up
+  i32 pages_[kFirstLookups];  // of this lane's keys of the next look-ups
+  i32 asked_ = 0;             // for how many of them they have been asked for
 
   // The steps at copy.
   i32 fast_ = kNothing, segment_ = 0;

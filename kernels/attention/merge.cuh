@@ -80,54 +80,57 @@ struct PartRows {
 /// plain sum in part order, whose loads wait for nothing but the places of the parts.
 template <Config c, class Variant>
 __device__ __forceinline__ void sum_parts(const Args& p, const typename Variant::Params& params, const PartRows& from, int row, int slice) {
-  // Those whose values are loaded together.
-  constexpr int kAhead = c.tile_rows <= 16 ? kMergeAhead + kMergeAhead / 2 : kMergeAhead;
+  // Parts whose values are under way together: one loop brings them, since instructions come from memory, too.
+  constexpr int kAhead = c.tile_rows <= 8 ? 2 * kMergeAhead : c.tile_rows <= 16 ? kMergeAhead + kMergeAhead / 2 : kMergeAhead;
+  constexpr int kWindow = PartRows::kSets * ptx::kWarp;  // parts that the lanes know of
   const int lane = ptx::lane_idx();
   const int dim = slice * kMergeSlice + lane * kMergeDims;
   const bool has_dims = dim < c.head_dim_vo;
   const int count = from.merge.part_count;
+  i32 own[PartRows::kSets];
   RowState own_state[PartRows::kSets];
+  const auto take_window = [&](int begin) {
 #pragma unroll
-  for (int i = 0; i < PartRows::kSets; ++i) {
-    own_state[i] = empty_state();
-    if (lane + i * ptx::kWarp < count) own_state[i] = load_part_state(p, static_cast<i64>(from.own[i]) + row);
-  }
-  float next[kAhead][kMergeDims];
-  const auto load_values = [&](i32 part_row, int first, int end) {
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const i64 part = static_cast<i64>(ptx::shuffle(part_row, (first + i) % ptx::kWarp)) + row;
-      if (first + i < end && has_dims) load_floats(p.part_o + part * c.part_stride() + dim, next[i]);
+    for (int i = 0; i < PartRows::kSets; ++i) {
+      const int part = begin + lane + i * ptx::kWarp;
+      own[i] = begin == 0 ? from.own[i] : part < count ? from.parts[part].part_row : 0;
+      own_state[i] = part < count ? load_part_state(p, static_cast<i64>(own[i]) + row) : empty_state();
     }
   };
-  load_values(from.own[0], 0, min(ptx::kWarp, count));
-
-  RowState state = {ptx::max_number(own_state[0].m, own_state[1].m), 0.0F};
-  for (int i = lane + PartRows::kSets * ptx::kWarp; i < count; i += ptx::kWarp) {
-    state.m = ptx::max_number(state.m, load_part_state(p, static_cast<i64>(from.parts[i].part_row) + row).m);
-  }
-#pragma unroll
-  for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2) state.m = ptx::max_number(state.m, ptx::shuffle_xor(state.m, mask));
-
+  take_window(0);
+  RowState state = empty_state();
+  float weight[PartRows::kSets];
   float o[kMergeDims] = {};
-  for (int begin = 0; begin < count; begin += ptx::kWarp) {
-    const int end = min(ptx::kWarp, count - begin);
-    i32 own = begin == 0 ? from.own[0] : from.own[1];
-    RowState own_part = begin == 0 ? own_state[0] : own_state[1];
-    if (begin >= PartRows::kSets * ptx::kWarp) {
-      own_part = empty_state();
-      if (lane < end) {
-        own = from.parts[begin + lane].part_row;
-        own_part = load_part_state(p, static_cast<i64>(own) + row);
-      }
-    }
-    const float weight = lane < end ? exp2_approx(own_part.m - base_of(state.m)) : 0.0F;
-    state.l = ptx::fma(own_part.l, weight, state.l);
+#pragma unroll 1
+  for (int begin = 0; begin < count; begin += kWindow) {
+    if (begin > 0) take_window(begin);
+    const int end = min(kWindow, count - begin);
+#pragma unroll 1
     for (int first = 0; first < end; first += kAhead) {
-      if (begin + first > 0) load_values(own, first, end);
+      float next[kAhead][kMergeDims];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        const float part_weight = ptx::shuffle(weight, (first + i) % ptx::kWarp);
+        const i32 part_row = ptx::shuffle(first + i < ptx::kWarp ? own[0] : own[1], (first + i) % ptx::kWarp);
+        if (first + i < end && has_dims) load_floats(p.part_o + (static_cast<i64>(part_row) + row) * c.part_stride() + dim, next[i]);
+      }
+      if (first == 0) {  // while those are coming
+        if (begin == 0) {
+          state.m = ptx::max_number(own_state[0].m, own_state[1].m);
+          for (int i = lane + kWindow; i < count; i += ptx::kWarp) {
+            state.m = ptx::max_number(state.m, load_part_state(p, static_cast<i64>(from.parts[i].part_row) + row).m);
+          }
+#pragma unroll
+          for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2) state.m = ptx::max_number(state.m, ptx::shuffle_xor(state.m, mask));
+        }
+#pragma unroll
+        for (int i = 0; i < PartRows::kSets; ++i) {
+          weight[i] = exp2_approx(own_state[i].m - base_of(state.m));  // 0 where there is no such part
+          state.l = ptx::fma(own_state[i].l, weight[i], state.l);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const float part_weight = ptx::shuffle(first + i < ptx::kWarp ? weight[0] : weight[1], (first + i) % ptx::kWarp);
         if (first + i >= end || !has_dims) continue;
 #pragma unroll
         for (int d = 0; d < kMergeDims; ++d) o[d] = ptx::fma(next[i][d], part_weight, o[d]);

@@ -24,6 +24,7 @@ template <Config c>
 struct DecodeShape {
   static constexpr int kWarps = c.threads / ptx::kWarp;
   static constexpr int kHalfRows = 8;  // rows that meet at a time
+  static constexpr int kHalves = ceil_div(c.tile_rows, kHalfRows);
   static constexpr int kExchangeStride = round_up(c.head_dim_vo, 32);
   // Shared memory: the ring, every warp's half of its sums, every warp's (m, l) of each row, a word for arrive().
   static constexpr int kExchangeAt = StreamShape<c>::kRingBytes;
@@ -43,6 +44,7 @@ class Decode {
   using Keys = KeyFragments<c.k_type, kKeyOperand<c>, Stream::kKeyBytes>;
   using Values = ValueFragments<c.v_type, kValueOperand<c, Variant>, Stream::kValueBytes>;
   static constexpr int kGroups = Stream::kRows / 16;  // of 16 keys
+  static constexpr int kMaxHalves = Shape::kHalves;
   static constexpr int kShift = kWeightShift<c, Variant>;
   static constexpr bool kScalesValues = Stream::kValueScales && kShift > 0;
   // With V a view of K the tile's last dims are not V's.
@@ -78,7 +80,7 @@ class Decode {
         if (open) end_item(*item++);
         while (item != items.end && item->row_count == 0) ++item;
         if (item == items.end) return;
-        prefetch_merges(p_, *item);
+        prefetch_merges<c>(p_, *item);
         begin_item(*item);
         open = true;
         range = step_range<Variant>(p_, *item);
@@ -127,8 +129,8 @@ class Decode {
   /// `work` for the halves of eight rows that the tile has.
   template <class Work>
   __device__ __forceinline__ void in_halves(const Work& work) {
-    if (wide_) {
-      work(Halves<2>{});
+    if (kMaxHalves == 2 && wide_) {
+      work(Halves<kMaxHalves>{});
     } else {
       work(Halves<1>{});
     }
@@ -139,10 +141,10 @@ class Decode {
       wide_ = item.row_count > 8;
       load_query_fragments<c, Keys>(p_, item, q_);
       if constexpr (kScalesQuery<c>) {
-        float inverse[2];  // of rows group and group + 8
+        float inverse[kMaxHalves];  // of rows group and group + 8
         scale_query_fragments<c>(q_, inverse);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) inverse_[i / 2][i % 2] = ptx::shuffle(inverse[i / 2], 4 * (2 * (lane_ % 4) + i % 2));
+        for (int i = 0; i < 2 * kMaxHalves; ++i) inverse_[i / 2][i % 2] = ptx::shuffle(inverse[i / 2], 4 * (2 * (lane_ % 4) + i % 2));
       }
     }
     described_ = described_ && !is_first(item);
@@ -150,14 +152,14 @@ class Decode {
     factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
     if constexpr (kScalesQuery<c>) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) row_factors_[i / 2][i % 2] = factor_.of_row(inverse_[i / 2][i % 2]);
+      for (int i = 0; i < 2 * kMaxHalves; ++i) row_factors_[i / 2][i % 2] = factor_.of_row(inverse_[i / 2][i % 2]);
     }
   }
 
   __device__ __forceinline__ void clear() {
     value_scale_ = {};
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    for (int h = 0; h < kMaxHalves; ++h) {
       state_[h] = empty_columns<kShift>();
 #pragma unroll
       for (int n = 0; n < kSumTiles / 2; ++n) {
@@ -171,7 +173,7 @@ class Decode {
     if (described_) return;
     described_ = true;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
+    for (int h = 0; h < kMaxHalves; ++h) {
       describe_two_rows<c, Variant>(p_, params_, item, 8 * h + 2 * (lane_ % 4), 1, mask_rows_[h], logits_rows_[h]);
     }
   }
@@ -202,6 +204,9 @@ class Decode {
 #pragma unroll
       for (int h = 0; h < kHalves; ++h) s[g][h][0] = s[g][h][1] = s[g][h][2] = s[g][h][3] = 0.0F;
     }
+    // One chain of products would wait for itself; more groups are more chains.
+    constexpr bool kTwoSums = kGroups == 1 && kHalves == 1;
+    float more[4] = {};
     const auto rows = key_rows_.in(s_rows);
 #pragma unroll
     for (int load = 0; load < Keys::kSteps / Keys::kStepsPerLoad; ++load) {
@@ -214,12 +219,17 @@ class Decode {
           const u32 a[4] = {keys[i][0][0], keys[i][1][0], keys[i][0][1], keys[i][1][1]};
 #pragma unroll
           for (int h = 0; h < kHalves; ++h) {
-            const u32(&q)[4] = q_[load * Keys::kStepsPerLoad + i];
-            const u32 b[2] = {q[h], q[2 + h]};
-            ptx::mma_16x8x16<KeyOperand>(s[g][h], a, b);
+            const auto& q = q_[load * Keys::kStepsPerLoad + i];
+            const u32 b[2] = {q[h], q[kMaxHalves + h]};
+            const bool second = kTwoSums && (load * Keys::kStepsPerLoad + i) % 2 != 0;
+            ptx::mma_16x8x16<KeyOperand>(second ? more : s[g][h], a, b);
           }
         }
       }
+    }
+    if constexpr (kTwoSums) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) s[0][0][j] += more[j];
     }
     if constexpr (Stream::kKeyScales) scale_columns<kHalves>(own_scales<Stream::kKeyScaleBytes>(), 1.0F, s);
   }
@@ -260,7 +270,7 @@ class Decode {
   /// Nearly always no score exceeds its row's maximum, which each lane sees of its own scores.
   template <int kHalves>
   __device__ __forceinline__ void raise_maxima(const float (&s)[kGroups][2][4]) {
-    float tops[2][2];
+    float tops[kMaxHalves][2];
     bool higher = false;
 #pragma unroll
     for (int i = 0; i < 2 * kHalves; ++i) {
@@ -332,79 +342,93 @@ class Decode {
     return s_sums + (warp * Shape::kHalfRows + row) * Shape::kExchangeStride + (dim ^ (row & 6) * 4);
   }
 
-  /// A row's state over all warps.
-  __device__ __forceinline__ RowState joint_state(int row) const {
+  /// What each warp's sums of a row count for in those of all.
+  struct Shares {
     RowState joint = empty_state();
-    const float* s_states = states() + 2 * row;
+    float of_warp[Shape::kWarps];
+  };
+  __device__ __forceinline__ Shares shares_of(int row) const {
+    constexpr float kUnshift = 1.0F / static_cast<float>(1 << kShift);
+    Shares shares;
+    float own[Shape::kWarps][2];
 #pragma unroll
-    for (int w = 0; w < Shape::kWarps; ++w) joint.m = ptx::max_number(joint.m, s_states[w * 32]);
+    for (int w = 0; w < Shape::kWarps; ++w) {
+      load_floats(states() + w * 32 + 2 * row, own[w]);
+      shares.joint.m = ptx::max_number(shares.joint.m, own[w][0]);
+    }
 #pragma unroll
-    for (int w = 0; w < Shape::kWarps; ++w) joint.l += s_states[w * 32 + 1] * exp2_approx(s_states[w * 32] - base_of(joint.m));
-    return joint;
+    for (int w = 0; w < Shape::kWarps; ++w) {
+      shares.of_warp[w] = Variant::kSoftmax ? exp2_approx(own[w][0] - base_of(shares.joint.m)) * kUnshift : 1.0F;
+      shares.joint.l = ptx::fma(own[w][1], shares.of_warp[w], shares.joint.l);
+    }
+    return shares;
   }
 
   /// All warps' states become one, which is written (or folded into the tile's chunks so far).
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
-    constexpr float kUnshift = 1.0F / static_cast<float>(1 << kShift);
     const int group = lane_ / 4;
     const int pair = lane_ % 4;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float l = sum_of_column(state_[i / 2].l[i % 2]) * kUnshift;
+    for (int i = 0; i < 2 * kMaxHalves; ++i) {
+      const float l = sum_of_column(state_[i / 2].l[i % 2]);
       if (group == 0) {
         float* s_state = states() + warp_ * 32 + 2 * (8 * (i / 2) + 2 * pair + i % 2);
         s_state[0] = state_[i / 2].m[i % 2];
         s_state[1] = l;
       }
     }
-    ptx::sync_block();
     const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < kMaxHalves; ++half) {
       if (8 * half >= item.row_count) break;
+      if (half > 0) ptx::sync_block();
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int row = 2 * pair + r;
-        float own = 1.0F;
-        if constexpr (Variant::kSoftmax) own = exp2_approx(state_[half].m[r] - base_of(joint_state(8 * half + row).m)) * kUnshift;
-        if constexpr (kScalesValues) own *= value_scale_.unit;
 #pragma unroll
         for (int run = 0; run < kSumTiles / Values::kTilesPerRun; ++run) {
           float x[Values::kTilesPerRun];
 #pragma unroll
           for (int i = 0; i < Values::kTilesPerRun; ++i) {
             const int tile = run * Values::kTilesPerRun + i;
-            x[i] = o_[half][tile / 2][tile % 2 * 2 + r] * own;
+            x[i] = o_[half][tile / 2][tile % 2 * 2 + r];
+            if constexpr (kScalesValues) x[i] *= value_scale_.unit;
           }
           const int dim = Values::column_dim(run, group);
-          if (dim < c.head_dim_vo) store_floats(exchange(warp_, row, dim), x);
+          if (dim < c.head_dim_vo) store_floats(exchange(warp_, 2 * pair + r, dim), x);
         }
       }
       ptx::sync_block();
 #pragma unroll 1
       for (int row = warp_; row < min(8, item.row_count - 8 * half); row += Shape::kWarps) {
-        end_tile_row<c, Variant>(p_, params_, item, 8 * half + row, joint_state(8 * half + row), value_factor, warp_dims(),
-                                 [&](int dim, float(&x)[4]) { sum_warps(row, dim, x); });
+        const Shares shares = shares_of(8 * half + row);
+        end_tile_row<c, Variant>(p_, params_, item, 8 * half + row, shares.joint, value_factor, warp_dims(),
+                                 [&](int dim, float(&x)[4]) { sum_warps(row, dim, shares, x); });
       }
-      ptx::sync_block();
+    }
+    if (is_last(item) && item.part_row >= 0) {
+      arrive<c, Variant>(p_, params_, item, word());
+    } else {
+      ptx::sync_block();  // what the rows were read from may be written again
     }
     if (is_last(item)) {
-      if (item.part_row >= 0) arrive<c, Variant>(p_, params_, item, word());
-        // Nothing of this tile is needed any more; said here, it takes no registers during the merge.
+      // Nothing of this tile is needed any more; said here, it takes no registers during the merge.
 #pragma unroll
-      for (int s = 0; s < Keys::kSteps; ++s) q_[s][0] = q_[s][1] = q_[s][2] = q_[s][3] = 0;
+      for (int s = 0; s < Keys::kSteps; ++s) {
+#pragma unroll
+        for (u32& two : q_[s]) two = 0;
+      }
     }
     clear();
   }
 
-  __device__ __forceinline__ void sum_warps(int row, int dim, float (&x)[4]) const {
-    load_floats(exchange(0, row, dim), x);
+  __device__ __forceinline__ void sum_warps(int row, int dim, const Shares& shares, float (&x)[4]) const {
+    x[0] = x[1] = x[2] = x[3] = 0.0F;
 #pragma unroll
-    for (int w = 1; w < Shape::kWarps; ++w) {
+    for (int w = 0; w < Shape::kWarps; ++w) {
       float more[4];
       load_floats(exchange(w, row, dim), more);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] += more[i];
+      for (int i = 0; i < 4; ++i) x[i] = ptx::fma(more[i], shares.of_warp[w], x[i]);
     }
   }
 
@@ -416,26 +440,26 @@ class Decode {
   tile::LaneRows<Stream::kValueBytes> value_rows_;
   int slot_ = 0;
 
-  u32 q_[Keys::kSteps][4];
-  float o_[2][kSumTiles / 2][4];  // a value tile of 16 dims by the rows of a half
-  ColumnState state_[2];
+  u32 q_[Keys::kSteps][2 * kMaxHalves];
+  float o_[kMaxHalves][kSumTiles / 2][4];  // a value tile of 16 dims by the rows of a half
+  ColumnState state_[kMaxHalves];
   ValueScale value_scale_;  // with kScalesValues
   ScoreFactor<c, Variant> factor_{};
-  float inverse_[2][2], row_factors_[2][2];  // with kScalesQuery
+  float inverse_[kMaxHalves][2], row_factors_[kMaxHalves][2];  // with kScalesQuery
   bool wide_ = false;                        // the tile has rows in its second half
   bool described_ = false;
-  typename Variant::MaskRow mask_rows_[2][2];
-  typename Variant::LogitsRow logits_rows_[2][2];
+  typename Variant::MaskRow mask_rows_[kMaxHalves][2];
+  typename Variant::LogitsRow logits_rows_[kMaxHalves][2];
 };
 
 template <Config c, class Variant>
 __device__ __forceinline__ void run_decode(const Args& p) {
   static_assert(DecodeShape<c>::kSharedBytes <= c.shared_bytes);
   ptx::wait_for_previous_grid();
+  UnitItems items = unit_items(p);  // the first link of the chain is under way while others are asked for
   prefetch_plan(p);
   const typename Variant::Params params = Variant::load_params(p);
   Decode<c, Variant> decode(p, params, ptx::shared_memory());
-  UnitItems items = unit_items(p);
   const bool free_units = has_free_units(p);
 #pragma unroll 1
   do {

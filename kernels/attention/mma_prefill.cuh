@@ -109,7 +109,7 @@ class Prefill {
         }
         while (item != items.end && item->row_count == 0) ++item;
         if (item == items.end) return;
-        prefetch_merges(p_, *item);
+        prefetch_merges<c>(p_, *item);
         begin_item(*item);
         if (item + 1 != items.end) prefetch_query_rows<c, Shape::kWarpRows>(p_, item[1], warp_ * Shape::kWarpRows);
         open = true;

@@ -83,7 +83,7 @@ class Wide {
         if (open) end_item(*item++);
         while (item != items.end && item->row_count == 0) ++item;
         if (item == items.end) return;
-        prefetch_merges(p_, *item);
+        prefetch_merges<c>(p_, *item);
         begin_item(*item);
         open = true;
         range = step_range<Variant>(p_, *item);

@@ -23,19 +23,21 @@ __device__ __forceinline__ u32 load_pair(const u8* g_pair, bool aligned) {
   return halves[0] | static_cast<u32>(halves[1]) << 16;
 }
 
-/// A's fragments of all inner steps for the tile's rows, the dims named as `Keys` has them.
-template <Config c, class Keys>
-__device__ __forceinline__ void load_query_fragments(const Args& p, const abi::WorkItem& item, u32 (&q)[Keys::kSteps][4]) {
+/// A's fragments of all inner steps for the tile's rows, the dims named as `Keys` has them: of rows group and, where a tile may have more
+/// than eight, group + 8, whose pairs alternate.
+template <Config c, class Keys, int kPairs>
+__device__ __forceinline__ void load_query_fragments(const Args& p, const abi::WorkItem& item, u32 (&q)[Keys::kSteps][kPairs]) {
+  constexpr int kHalves = kPairs / 2;
   static_assert(bits(c.q_type) == 16 && c.head_dim_qk % 8 == 0 && c.head_dim_first() % 8 == 0);
   const int group = ptx::lane_idx() / 4;
   const int pair = ptx::lane_idx() % 4;
   const bool aligned = rows_aligned(p.q, 4) && (c.head_dim_rope == 0 || rows_aligned(p.q_rope, 4));
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < kHalves; ++half) {
     const int row = group + 8 * half;
     if (row >= item.row_count) {
 #pragma unroll
-      for (int s = 0; s < Keys::kSteps; ++s) q[s][half] = q[s][2 + half] = 0;
+      for (int s = 0; s < Keys::kSteps; ++s) q[s][half] = q[s][kHalves + half] = 0;
       continue;
     }
     const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
@@ -52,7 +54,7 @@ __device__ __forceinline__ void load_query_fragments(const Args& p, const abi::W
         } else if (dim < c.head_dim_qk) {
           both = load_pair(g_rope + 2 * (dim - c.head_dim_first()), aligned);
         }
-        q[s][2 * i + half] = both;
+        q[s][kHalves * i + half] = both;
       }
     }
   }
@@ -95,36 +97,37 @@ __device__ __forceinline__ u32 scale_query_pair(u32 pair, float scale) {
 }
 
 /// The largest finite magnitude of row half of the fragments, over the four lanes that share it.
-template <int kSteps>
-__device__ __forceinline__ u32 largest_of_row(const u32 (&q)[kSteps][4], int half) {
+template <int kSteps, int kPairs>
+__device__ __forceinline__ u32 largest_of_row(const u32 (&q)[kSteps][kPairs], int half) {
   const auto over_lanes = [](u32 top) {
     top = max(top, ptx::shuffle_xor(top, 1));
     return max(top, ptx::shuffle_xor(top, 2));
   };
   u32 top = 0;
 #pragma unroll
-  for (int s = 0; s < kSteps; ++s) top = larger_of_pair<false>(larger_of_pair<false>(top, q[s][half]), q[s][2 + half]);
+  for (int s = 0; s < kSteps; ++s) top = larger_of_pair<false>(larger_of_pair<false>(top, q[s][half]), q[s][kPairs / 2 + half]);
   top = over_lanes(top);
   if (ptx::any(top >= 0x7f80U)) {
     top = 0;
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) top = larger_of_pair<true>(larger_of_pair<true>(top, q[s][half]), q[s][2 + half]);
+    for (int s = 0; s < kSteps; ++s) top = larger_of_pair<true>(larger_of_pair<true>(top, q[s][half]), q[s][kPairs / 2 + half]);
     top = over_lanes(top);
   }
   return top;
 }
 
 /// Fragments of bf16 become f16; the inverse scales of this lane's rows group and group + 8.
-template <Config c, int kSteps>
-__device__ __forceinline__ void scale_query_fragments(u32 (&q)[kSteps][4], float (&inverse)[2]) {
+template <Config c, int kSteps, int kPairs>
+__device__ __forceinline__ void scale_query_fragments(u32 (&q)[kSteps][kPairs], float (&inverse)[kPairs / 2]) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < kPairs / 2; ++half) {
     const QueryScale scale = query_scale(largest_of_row(q, half));
     inverse[half] = scale.inverse;
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       q[s][half] = scale_query_pair<c.k_type == Type::e5m2>(q[s][half], scale.scale);
-      q[s][2 + half] = scale_query_pair<c.k_type == Type::e5m2>(q[s][2 + half], scale.scale);
+      u32& second = q[s][kPairs / 2 + half];
+      second = scale_query_pair<c.k_type == Type::e5m2>(second, scale.scale);
     }
   }
 }

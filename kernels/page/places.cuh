@@ -1,5 +1,5 @@
-// Where a new token goes and which position it has: given for each row, or from an attention plan, whose query tokens are the last keys of
-// their groups. With a plan nothing but device memory decides, so that a captured graph follows whatever batch is uploaded.
+// Where a new token goes and which position it has: given for each row, from arrays on the device, or from an attention plan, whose query
+// tokens are the last keys of their groups. With the last two nothing but device memory decides, so that a captured graph follows it.
 #pragma once
 
 #include "abi/page_params.h"
@@ -29,6 +29,11 @@ __device__ __forceinline__ i64 group_of(i64 count, i64 row, End end) {
   return low;
 }
 
+/// key / page_size, for keys below 2^31.
+__device__ __forceinline__ u32 page_index(const abi::FastDivider& page_size, i64 key) {
+  return static_cast<u32>((static_cast<u64>(static_cast<u32>(key)) * page_size.magic) >> page_size.shift);
+}
+
 /// Where the plan's query token `row` lies as a key; nowhere where its group has fewer keys than query rows before it, or none.
 template <typename P>
 __device__ __forceinline__ PlannedKey planned_key(const P& p, i64 row) {
@@ -45,7 +50,7 @@ __device__ __forceinline__ PlannedKey planned_key(const P& p, i64 row) {
   if (key < 0) return {{0, -1}, 0};
   const i64 position = rows[group].kv_rope_pos + key;
   if (p.page_size.divisor == 0) return {{0, rows[group].table_begin + key}, position};
-  const u32 index = static_cast<u32>((static_cast<u64>(static_cast<u32>(key)) * p.page_size.magic) >> p.page_size.shift);
+  const u32 index = page_index(p.page_size, key);
   return {{p.kv_indices[rows[group].table_begin + index], key - static_cast<i64>(index) * p.page_size.divisor}, position};
 }
 
@@ -56,6 +61,42 @@ __device__ __forceinline__ PlannedKey key_of(const P& p, i64 row) {
 
 __device__ __forceinline__ i64 index_at(const u8* indices, i64 byte_offset, bool is_64) {
   return is_64 ? *reinterpret_cast<const i64*>(indices + byte_offset) : *reinterpret_cast<const i32*>(indices + byte_offset);
+}
+
+constexpr abi::TokenPlace kNowhere = {0, -1};
+
+/// Entry i of array `which` of the table.
+__device__ __forceinline__ i64 entry(const abi::AppendTable& t, const u8* indices, int which, i64 i) {
+  const bool is_64 = (t.wide >> which & 1) != 0;
+  return index_at(indices, i * (is_64 ? 8 : 4), is_64);
+}
+
+/// Place `token` of a store without pages, or of page `page`: nowhere outside of it.
+__device__ __forceinline__ abi::TokenPlace in_store(const abi::AppendTable& t, bool paged, i64 page, i64 token) {
+  const i64 counted = paged ? page : token;
+  return counted >= 0 && counted < t.num_pages ? abi::TokenPlace{page, token} : kNowhere;
+}
+
+/// Where a table puts `row`: nowhere for what lies in no list.
+template <typename P>
+__device__ __forceinline__ abi::TokenPlace listed_place(const P& p, i64 row) {
+  const abi::AppendTable& t = p.table;
+  const i64 page_size = p.page_size.divisor;
+  const bool paged = page_size != 0;
+  const bool by_slots = t.slots != nullptr;
+  const i64 key = by_slots ? entry(t, t.slots, 0, row) : entry(t, t.positions, 2, row);
+  if (key < 0 || (paged && key > 0x7fffffff)) return kNowhere;
+  i64 page = paged ? page_index(p.page_size, key) : 0;
+  const i64 token = key - page * page_size;
+  if (by_slots) return in_store(t, paged, page, token);
+  const i64 request = entry(t, t.batch_indices, 1, row);
+  if (request < 0 || request >= t.num_requests) return kNowhere;
+  const i64 begin = entry(t, t.kv_indptr, 3, request);
+  const i64 extent = entry(t, t.kv_indptr, 3, request + 1) - begin;
+  if (!paged) return key < extent ? in_store(t, false, 0, begin + key) : kNowhere;
+  page += begin;
+  if (page - begin >= extent || begin < 0 || page >= t.num_entries) return kNowhere;
+  return in_store(t, true, p.kv_indices[page], token);
 }
 
 /// positions[row], or by requests: offsets[i] + row - indptr[i].

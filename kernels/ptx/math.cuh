@@ -54,6 +54,18 @@ __device__ __forceinline__ float max_number(float a, float b) {
   asm("max.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
+/// The smaller of two; of a NaN and a number, the number.
+__device__ __forceinline__ float min_number(float a, float b) {
+  float y;
+  asm("min.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+/// a + b of numbers >= 0, rounded down.
+__device__ __forceinline__ float add_toward_zero(float a, float b) {
+  float y;
+  asm("add.rz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
 /// The larger of a and |b|; NaN where one is.
 __device__ __forceinline__ float max_magnitude(float a, float b) {
 #if __CUDA_ARCH__ >= 800

@@ -36,6 +36,24 @@ __device__ __forceinline__ T shuffle_xor(T value, int mask) {
 __device__ __forceinline__ bool any(bool value) { return __any_sync(kAllLanes, value) != 0; }
 __device__ __forceinline__ bool all(bool value) { return __all_sync(kAllLanes, value) != 0; }
 __device__ __forceinline__ u32 ballot(bool value) { return __ballot_sync(kAllLanes, value); }
+__device__ __forceinline__ int popcount(u32 value) { return __popc(value); }
+/// The sum over the lanes of the warp, modulo 2^32, and the largest.
+__device__ __forceinline__ u32 sum_warp(u32 value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(kAllLanes, value);
+#else
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) value += shuffle_xor(value, mask);
+  return value;
+#endif
+}
+__device__ __forceinline__ u32 max_warp(u32 value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(kAllLanes, value);
+#else
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) value = max(value, shuffle_xor(value, mask));
+  return value;
+#endif
+}
 
 // Clusters: blocks that see each other's shared memory. Before sm_90 every block is a cluster of its own.
 __device__ __forceinline__ int cluster_size() {

@@ -10,26 +10,33 @@ namespace girih::sampling {
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / ptx::kWarp;
 
-__device__ __forceinline__ u64 shuffle_xor(u64 value, int mask) {
-  const u32 low = ptx::shuffle_xor(static_cast<u32>(value), mask);
-  const u32 high = ptx::shuffle_xor(static_cast<u32>(value >> 32), mask);
-  return static_cast<u64>(high) << 32 | low;
+/// All threads that share a row: of the cluster.
+__device__ __forceinline__ void sync_row() {
+  if (ptx::cluster_size() == 1) {
+    ptx::sync_block();
+  } else {
+    ptx::sync_cluster();
+  }
 }
+
 __device__ __forceinline__ u64 shuffle(u64 value, int lane) {
   const u32 low = ptx::shuffle(static_cast<u32>(value), lane);
   const u32 high = ptx::shuffle(static_cast<u32>(value >> 32), lane);
   return static_cast<u64>(high) << 32 | low;
 }
 
+/// Modulo 2^64, by sums of 26 bits.
 __device__ __forceinline__ u64 warp_sum(u64 value) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) value += shuffle_xor(value, mask);
-  return value;
+  constexpr u32 kMask = (1U << 26) - 1U;
+  const u64 low = ptx::sum_warp(static_cast<u32>(value) & kMask);
+  const u64 middle = ptx::sum_warp(static_cast<u32>(value >> 26) & kMask);
+  const u64 high = ptx::sum_warp(static_cast<u32>(value >> 52));
+  return low + (middle << 26) + (high << 52);
 }
 __device__ __forceinline__ u64 warp_max(u64 value) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) value = max(value, shuffle_xor(value, mask));
-  return value;
+  const u32 high = ptx::max_warp(static_cast<u32>(value >> 32));
+  const u32 low = ptx::max_warp(static_cast<u32>(value >> 32) == high ? static_cast<u32>(value) : 0);
+  return static_cast<u64>(high) << 32 | low;
 }
 
 /// Of all threads, to all threads. s_scratch: kWarps entries that the block may use until its next barrier but one.
@@ -39,7 +46,7 @@ __device__ __attribute__((noinline)) u64 block_sum(u64 value, u64* s_scratch) {
   if (ptx::lane_idx() == 0) s_scratch[ptx::thread_idx() / ptx::kWarp] = value;
   ptx::sync_block();
   u64 sum = 0;
-#pragma unroll
+#pragma unroll 4
   for (int w = 0; w < kWarps; ++w) sum += s_scratch[w];
   return sum;
 }
@@ -49,7 +56,7 @@ __device__ __attribute__((noinline)) u64 block_max(u64 value, u64* s_scratch) {
   if (ptx::lane_idx() == 0) s_scratch[ptx::thread_idx() / ptx::kWarp] = value;
   ptx::sync_block();
   u64 most = 0;
-#pragma unroll
+#pragma unroll 4
   for (int w = 0; w < kWarps; ++w) most = max(most, s_scratch[w]);
   return most;
 }
@@ -67,7 +74,7 @@ __device__ __attribute__((noinline)) u64 block_scan(u64 value, u64* s_scratch, u
   ptx::sync_block();
   u64 before = 0;
   total = 0;
-#pragma unroll
+#pragma unroll 4
   for (int w = 0; w < kWarps; ++w) {
     if (w == ptx::thread_idx() / ptx::kWarp) before = total;
     total += s_scratch[w];

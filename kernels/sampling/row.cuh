@@ -1,55 +1,34 @@
-// A block's part of a row, passed over again and again: tiles come by asynchronous copies into a ring in shared memory; the first
-// tiles stay there, and the others are read back in turn from the near and the far end, so that part of them is still in L2. A thread
-// reads only what it copied itself, so that a pass needs no barrier. Bias and penalties are patched into a tile of f32 as it passes.
+// A block's part of a row, passed over again and again: tiles come by asynchronous copies into slots of shared memory and stay there if
+// there is one for each; else they go through a ring, forward and backward in turn, so that part of them is still in L2. A thread reads
+// only what it copied itself, so that a pass needs no barrier. Bias and penalties are patched into a tile of f32 as it passes.
+// What of a tile lies outside the row is -inf in shared memory: no pass asks where the row ends.
 #pragma once
 
-#include "sampling/block.cuh"
-#include "sampling/weight.cuh"
+#include "sampling/list.cuh"
 
 namespace girih::sampling {
 
-/// Sizes by the shared memory that there is.
-struct Config {
-  int list_capacity;  // entries of Shared's list
-  int tile_bytes;     // 8192 or 16384
-  int ring;           // tiles on their way
-};
-
 constexpr int kChunkBytes = 16;
-constexpr int kOwnTokens = 2;  // of a list, in a thread's registers: longer ones are read again at every tile
 
-/// Row r's tokens with their values, as a kernel may use them whatever the memory holds.
-struct List {
-  const i32* tokens = nullptr;
-  const void* values = nullptr;
-  int count = 0;
-  i32 own[kOwnTokens] = {-1, -1};
+/// A chunk at a position of a row of n entries; outside there is -inf. A function of its own, and none of RowReader, whose members are to
+/// stay in registers.
+template <typename T>
+__device__ __attribute__((noinline)) Vec16 load_some(const u8* row, i64 stride, int n, int position) {
+  Vec16 v;
+  T* items = reinterpret_cast<T*>(&v);
+#pragma unroll 1
+  for (int e = 0; e < kChunkBytes / static_cast<int>(sizeof(T)); ++e) {
+    const int at = position + e;
+    items[e] = at >= 0 && at < n ? *reinterpret_cast<const T*>(row + at * stride) : from_f32<T>(-kInfinity);
+  }
+  return v;
+}
 
-  __device__ __forceinline__ void open(const abi::ListArg& arg, i64 row) {
-    if (arg.indptr.rows == nullptr) return;
-    const i64 begin = min(max(arg.indptr.at(row), i64{0}), arg.n);
-    const i64 end = min(max(arg.indptr.at(row + 1), begin), arg.n);
-    tokens = arg.tokens + begin;
-    count = static_cast<int>(min(end - begin, static_cast<i64>(abi::kMaxVocab)));
-    values = arg.values == nullptr ? nullptr : static_cast<const u8*>(arg.values) + begin * 4;
-#pragma unroll
-    for (int i = 0; i < kOwnTokens; ++i) {
-      const int at = ptx::thread_idx() + i * kThreads;
-      own[i] = at < count ? tokens[at] : -1;
-    }
-  }
-  /// Calls f(place in the tile, number in the list) for this thread's share of the tokens in [first, first + count).
-  template <typename F>
-  __device__ __forceinline__ void for_each_in(int first, int length, F f) const {
-#pragma unroll
-    for (int i = 0; i < kOwnTokens; ++i) {
-      if (own[i] >= max(first, 0) && own[i] < first + length) f(own[i] - first, ptx::thread_idx() + i * kThreads);
-    }
-    for (int at = ptx::thread_idx() + kOwnTokens * kThreads; at < count; at += kThreads) {
-      const i32 token = tokens[at];
-      if (token >= max(first, 0) && token < first + length) f(token - first, at);
-    }
-  }
+/// Shared memory of a block: Shared, then a tile of f32 (edits), then slots.
+template <Config kConfig, typename T, bool kEdits>
+struct Layout {
+  static constexpr int kWork = static_cast<int>((sizeof(Shared<kConfig>) + 127) / 128 * 128);
+  static constexpr int kSlots = kWork + (kEdits ? kConfig.tile_bytes / static_cast<int>(sizeof(T)) * 4 : 0);
 };
 
 /// T: float, f16, bf16. kProbs: what is not > 0 has no mass. kEdits: bias or penalties. kMasked: a bit mask. kMinus: another row, of
@@ -62,27 +41,20 @@ class RowReader {
   static constexpr int kChunks = kTileBytes / kChunkBytes / kThreads;       // of a tile that a thread has
   static constexpr int kItems = kChunkBytes / static_cast<int>(sizeof(T));  // of a chunk
   static constexpr int kTile = kTileBytes / static_cast<int>(sizeof(T));    // entries of a tile
+  static constexpr float kNothing = kProbs ? 0.0F : -kInfinity;             // an entry without mass
 
-  /// s_slots: num_slots tiles; s_work: a tile of f32 (kEdits only).
-  __device__ RowReader(const u8* row, i64 stride, int n, u8* s_slots, int num_slots, float* s_work)
-      : row_(row), stride_(stride), n_(n), s_slots_(s_slots), s_work_(s_work) {
+  /// num_slots: tiles from kSlots on.
+  __device__ RowReader(const u8* row, i64 stride, int n, int num_slots) : row_(row), stride_(stride), n_(n) {
     dense_ = stride == static_cast<i64>(sizeof(T));
     lead_ = dense_ ? static_cast<int>(reinterpret_cast<u64>(row) % kChunkBytes / sizeof(T)) : 0;
     num_tiles_ = ceil_div(n + lead_, kTile);
-    const int size = ptx::cluster_size();
-    const int rank = ptx::cluster_rank();
-    begin_ = static_cast<int>(static_cast<i64>(num_tiles_) * rank / size);
-    end_ = static_cast<int>(static_cast<i64>(num_tiles_) * (rank + 1) / size);
-    const int own = end_ - begin_;
-    kept_ = own <= num_slots - kRing ? own : num_slots - kRing;
+    begin_ = num_tiles_ * ptx::cluster_rank() / ptx::cluster_size();
+    end_ = num_tiles_ * (ptx::cluster_rank() + 1) / ptx::cluster_size();
+    stays_ = end_ - begin_ <= num_slots;
   }
   __device__ void edit(const abi::SampleParams& p, i64 r) {
     if constexpr (kEdits) {
-      bias_.open(p.bias, r);
-      history_.open(p.history, r);
-      repetition_ = p.repetition.at(r);
-      frequency_ = p.frequency.at(r);
-      presence_ = p.presence.at(r);
+      if (ptx::thread_idx() == 0) edits().open(p, r);  // seen by others after the next barrier
     }
     if constexpr (kMasked) allowed_ = p.allowed + r * p.allowed_stride;
   }
@@ -108,108 +80,132 @@ class RowReader {
   __device__ int first_entry(int tile) const { return tile * kTile - lead_; }
   __device__ bool saw_nan() const { return saw_nan_; }
   __device__ int num_chunks() const { return ceil_div(n_ + lead_, kItems); }
-  /// Number in the row of the chunk that begins at a position.
-  __device__ int chunk_at(int position) const { return (position + lead_) / kItems; }
   __device__ int tile_at(int position) const { return (position + lead_) / kTile; }
   __device__ const u8* address(int position) const { return row_ + position * stride_; }
 
-  /// Calls f(tile, position of x[0], x) for all chunks of this thread in this block's tiles, and end(tile) after each tile. Entries without
-  /// mass, and what is not in the row, are -inf.
-  template <typename F, typename End>
+  /// Calls f(position of x[0], x) for all chunks of this thread in this block's tiles, and end(tile) after each tile. Entries without mass,
+  /// and what is not in the row, are kNothing. All threads of the block make the same calls together.
+  template <bool kUnrolled = true, typename F, typename End>
   __device__ __forceinline__ void pass(F f, End end) {
     const int count = end_ - begin_;
     const bool backward = (passes_ & 1) != 0;
+    const bool there = stays_ && passes_ != 0;
+    const int step = backward ? -1 : 1;
+    int tile = backward ? end_ - 1 : begin_;
+    int ahead = tile;
+#pragma unroll 1
     for (int i = 1 - kRing; i < count; ++i) {
-      if (i + kRing - 1 < count) issue(i + kRing - 1, backward);
+      if (i + kRing - 1 < count && !there) load_tile(ahead, slot(ahead, i + kRing - 1));
+      ahead += step;
       ptx::cp_async_commit();
       if (i < 0) continue;
       ptx::cp_async_wait<kRing - 1>();
-      const int tile = tile_of(i, backward);
-      process(tile, slot_of(i), f);
+      process<kUnrolled>(tile, slot(tile, i), f);
       end(tile);
+      tile += step;
     }
     ++passes_;
   }
 
-  /// This thread's chunks of one tile of the row, whichever block has it in passes.
-  __device__ __attribute__((noinline)) void read_tile(int tile, float (&out)[kChunks][kItems]) {
-    u8* s_slot = s_slots_ + kept_ * kTileBytes;
-    load_tile(tile, s_slot);
-    ptx::cp_async_commit();
-    ptx::cp_async_wait<0>();
-    process(tile, s_slot, [&](int, int position, const float(&x)[kItems]) {
-      const int c = (position - first_entry(tile)) / (kItems * kThreads);
-#pragma unroll
-      for (int e = 0; e < kItems; ++e) out[c][e] = x[e];
-    });
+  /// Asks for the tiles of the next pass ahead of it, in L2: what fits there while others do the same.
+  __device__ __forceinline__ void prefetch() const {
+    constexpr int kLine = 128;
+    if (!dense_) return;
+    const u64 begin = reinterpret_cast<u64>(row_) + static_cast<u64>(max(first_entry(begin_), 0)) * sizeof(T);
+    const u64 end = min(reinterpret_cast<u64>(row_) + static_cast<u64>(min(first_entry(end_), n_)) * sizeof(T), begin + (u64{192} << 10));
+#pragma unroll 1
+    for (u64 at = begin + static_cast<u64>(ptx::thread_idx() * kLine); at < end; at += u64{kThreads * kLine})
+      ptx::prefetch_l2(reinterpret_cast<const void*>(at));
   }
 
- private:
-  /// The i-th tile of a pass: those that stay first; of the others a backward pass takes the last first.
-  __device__ __forceinline__ int place_of(int i, bool backward) const {
-    return i < kept_ || !backward ? i : kept_ + (end_ - begin_ - 1 - i);
-  }
-  __device__ __forceinline__ int tile_of(int i, bool backward) const { return begin_ + place_of(i, backward); }
-  __device__ __forceinline__ u8* slot_of(int i) const { return s_slots_ + (i < kept_ ? i : kept_ + (i - kept_) % kRing) * kTileBytes; }
-
-  __device__ __forceinline__ void issue(int i, bool backward) {
-    if (i < kept_ && passes_ > 0) return;
-    load_tile(tile_of(i, backward), slot_of(i));
-  }
-
-  __device__ __forceinline__ void load_tile(int tile, u8* s_slot) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int chunk = ptx::thread_idx() + c * kThreads;
-      const int position = first_entry(tile) + chunk * kItems;
-      u8* s_to = s_slot + chunk * kChunkBytes;
+  /// Calls f(number, x) for `count` chunks of the row, which lie in evenly spread groups of four; blocks and threads share them. `count`: a
+  /// multiple of 4 that the row has, and the slots for tiles. Edits are left out.
+  template <typename F>
+  __device__ __forceinline__ void sample(int count, F f) {
+    constexpr int kGroup = 4;
+    const int groups = num_chunks() / kGroup;
+    const float step = static_cast<float>(groups) / static_cast<float>(count / kGroup);
+    const int begin = ptx::cluster_rank() * kThreads + ptx::thread_idx();
+    const auto position_of = [&](int i) {
+      return (min(static_cast<int>(static_cast<float>(i / kGroup) * step), groups - 1) * kGroup + i % kGroup) * kItems - lead_;
+    };
+#pragma unroll 1
+    for (int i = begin; i < count; i += ptx::cluster_size() * kThreads) {
+      const int position = position_of(i);
+      Vec16* s_to = reinterpret_cast<Vec16*>(slots()) + i;
       if (dense_ && position >= 0 && position + kItems <= n_) {
         ptx::cp_async_16(s_to, row_ + static_cast<i64>(position) * static_cast<i64>(sizeof(T)), true);
       } else {
-#pragma unroll
-        for (int e = 0; e < kItems; ++e) {
-          const int at = position + e;
-          if (at >= 0 && at < n_) reinterpret_cast<T*>(s_to)[e] = *reinterpret_cast<const T*>(row_ + at * stride_);
-        }
+        *s_to = load_some<T>(row_, stride_, n_, position);
       }
     }
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+#pragma unroll 1
+    for (int i = begin; i < count; i += ptx::cluster_size() * kThreads) {
+      float x[kItems];
+      widen(x, reinterpret_cast<const Vec16*>(slots())[i]);
+      if constexpr (kMasked) mask(x, position_of(i));
+      f(i, x);
+    }
+  }
+  /// How many chunks the slots hold.
+  static __device__ __forceinline__ int most_sampled(int num_slots) { return num_slots * (kTileBytes / kChunkBytes); }
+
+  /// Calls f(position of x[0], x) for this thread's chunks of one tile of the row, whichever block has it in passes.
+  template <typename F>
+  __device__ __forceinline__ void visit_tile(int tile, F f) {
+    u8* s_slot = slots();  // passes that follow load anew what this was of
+    load_tile(tile, s_slot);
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();
+    process<false>(tile, s_slot, f);
+    if (stays_) passes_ = 0;
   }
 
-  /// Entries of a chunk in f32, those outside the row -inf.
-  __device__ __forceinline__ void widen(float (&x)[kItems], const u8* s_chunk, int position) {
-    const Vec16 v = *reinterpret_cast<const Vec16*>(s_chunk);
+ private:
+  static __device__ __forceinline__ Edits& edits() { return reinterpret_cast<Shared<kConfig>*>(ptx::shared_memory())->edits; }
+  static __device__ __forceinline__ u8* slots() { return ptx::shared_memory() + Layout<kConfig, T, kEdits>::kSlots; }
+  static __device__ __forceinline__ float* work() {
+    return reinterpret_cast<float*>(ptx::shared_memory() + Layout<kConfig, T, kEdits>::kWork);
+  }
+  /// Of a tile that is the i-th of a pass.
+  __device__ __forceinline__ u8* slot(int tile, int i) const { return slots() + (stays_ ? tile - begin_ : i % kRing) * kTileBytes; }
+
+  __device__ __forceinline__ void load_tile(int tile, u8* s_slot) {
+    const int first = first_entry(tile);
+    u8* s_to = s_slot + ptx::thread_idx() * kChunkBytes;
+    if (dense_ && first >= 0 && first + kTile <= n_) {
+      const u8* g_from = row_ + static_cast<i64>(first) * static_cast<i64>(sizeof(T)) + ptx::thread_idx() * kChunkBytes;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) ptx::cp_async_16(s_to + c * kThreads * kChunkBytes, g_from + c * kThreads * kChunkBytes, true);
+      return;
+    }
+#pragma unroll 1
+    for (int c = 0; c < kChunks; ++c)
+      *reinterpret_cast<Vec16*>(s_to + c * kThreads * kChunkBytes) = load_some<T>(row_, stride_, n_, first + (ptx::thread_idx() + c * kThreads) * kItems);
+  }
+
+  __device__ __forceinline__ float clean(float x) const { return ptx::max_number(x, kNothing); }
+
+  /// Entries of a chunk in f32.
+  __device__ __forceinline__ void widen(float (&x)[kItems], const Vec16& v) {
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       float part[kPerWord<T>];
       unpack<T>(part, v.x[w]);
 #pragma unroll
-      for (int e = 0; e < kPerWord<T>; ++e) x[w * kPerWord<T> + e] = part[e];
-    }
-    const bool inside = position >= 0 && position + kItems <= n_;
-#pragma unroll
-    for (int e = 0; e < kItems; ++e) {
-      if (!inside && (position + e < 0 || position + e >= n_)) x[e] = -kInfinity;
-      saw_nan_ |= x[e] != x[e];
-      if constexpr (kProbs) {
-        x[e] = x[e] > 0.0F ? x[e] : -kInfinity;
-      } else {
-        x[e] = x[e] != x[e] ? -kInfinity : x[e] + 0.0F;
+      for (int e = 0; e < kPerWord<T>; ++e) {
+        saw_nan_ |= part[e] != part[e];
+        x[w * kPerWord<T> + e] = clean(part[e]);
       }
     }
   }
 
-  __device__ __forceinline__ void patch(int tile) {
-    const int first = first_entry(tile);
-    const auto put = [this](int place, float x) { s_work_[place] = x != x ? -kInfinity : x + 0.0F; };
-    bias_.for_each_in(first, kTile, [&](int place, int i) { put(place, s_work_[place] + static_cast<const float*>(bias_.values)[i]); });
-    if (bias_.count > 0) ptx::sync_block();
-    history_.for_each_in(first, kTile, [&](int place, int i) {
-      const i32 count = history_.values == nullptr ? 1 : static_cast<const i32*>(history_.values)[i];
-      float x = s_work_[place];
-      x = x > 0.0F ? x / repetition_ : x * repetition_;
-      if (count > 0) x = ptx::fma(-frequency_, static_cast<float>(count), x) - presence_;
-      put(place, x);
-    });
+  __device__ __forceinline__ void mask(float (&x)[kItems], int position) const {
+    const u32 bits = allowed_bits(position);
+#pragma unroll
+    for (int e = 0; e < kItems; ++e) x[e] = (bits >> e & 1U) != 0 ? x[e] : kNothing;
   }
 
   /// Bits of the mask for the entries of a chunk.
@@ -221,37 +217,35 @@ class RowReader {
     return static_cast<u32>((static_cast<u64>(high) << 32 | low) >> (position - word * 32));
   }
 
-  template <typename F>
+  template <bool kUnrolled, typename F>
   __device__ __forceinline__ void process(int tile, const u8* s_slot, F f) {
+    constexpr int kUnroll = kUnrolled ? kChunks : 1;
+    const Vec16* s_chunks = reinterpret_cast<const Vec16*>(s_slot) + ptx::thread_idx();
+    float* s_work = work();
     if constexpr (kEdits) {
-#pragma unroll
+#pragma unroll kUnroll
       for (int c = 0; c < kChunks; ++c) {
-        const int chunk = ptx::thread_idx() + c * kThreads;
         float x[kItems];
-        widen(x, s_slot + chunk * kChunkBytes, first_entry(tile) + chunk * kItems);
+        widen(x, s_chunks[c * kThreads]);
 #pragma unroll
-        for (int e = 0; e < kItems; ++e) s_work_[chunk * kItems + e] = x[e];
+        for (int e = 0; e < kItems; ++e) s_work[(ptx::thread_idx() + c * kThreads) * kItems + e] = x[e];
       }
       ptx::sync_block();
-      patch(tile);
+      patch(edits(), s_work, first_entry(tile), kTile, kNothing);
       ptx::sync_block();
     }
-#pragma unroll
+#pragma unroll kUnroll
     for (int c = 0; c < kChunks; ++c) {
       const int chunk = ptx::thread_idx() + c * kThreads;
       const int position = first_entry(tile) + chunk * kItems;
       float x[kItems];
       if constexpr (kEdits) {
 #pragma unroll
-        for (int e = 0; e < kItems; ++e) x[e] = s_work_[chunk * kItems + e];
+        for (int e = 0; e < kItems; ++e) x[e] = s_work[chunk * kItems + e];
       } else {
-        widen(x, s_slot + chunk * kChunkBytes, position);
+        widen(x, s_chunks[c * kThreads]);
       }
-      if constexpr (kMasked) {
-        const u32 bits = allowed_bits(position);
-#pragma unroll
-        for (int e = 0; e < kItems; ++e) x[e] = (bits >> e & 1U) != 0 ? x[e] : -kInfinity;
-      }
+      if constexpr (kMasked) mask(x, position);
       if constexpr (kMinus) {
 #pragma unroll
         for (int e = 0; e < kItems; ++e) {
@@ -260,25 +254,22 @@ class RowReader {
           if (minus_ != nullptr) {
             const float q = to_f32(*reinterpret_cast<const T*>(minus_ + at * minus_stride_));
             if (q > 0.0F) x[e] -= q;
-            if (!(x[e] > 0.0F)) x[e] = -kInfinity;
+            if (!(x[e] > 0.0F)) x[e] = kNothing;
           }
-          if (at == removed_) x[e] = -kInfinity;
+          if (at == removed_) x[e] = kNothing;
         }
       }
-      f(tile, position, x);
+      f(position, x);
     }
   }
 
   const u8* row_;
   i64 stride_;
-  int n_, lead_, num_tiles_, begin_, end_, kept_;
+  int n_, lead_, num_tiles_, begin_, end_;
   int passes_ = 0;
   bool dense_;
+  bool stays_;  // every tile has a slot of its own
   bool saw_nan_ = false;
-  u8* s_slots_;
-  float* s_work_;
-  List bias_, history_;
-  float repetition_ = 1, frequency_ = 0, presence_ = 0;
   const u32* allowed_ = nullptr;
   const u8* minus_ = nullptr;
   i64 minus_stride_ = 0;

@@ -6,13 +6,6 @@
 
 namespace girih::sampling {
 
-/// Shared memory of a block: Shared, then a tile of f32 (edits), then slots.
-template <Config kConfig, typename T, bool kEdits>
-struct Layout {
-  static constexpr int kWork = static_cast<int>((sizeof(Shared<kConfig>) + 127) / 128 * 128);
-  static constexpr int kSlots = kWork + (kEdits ? kConfig.tile_bytes / static_cast<int>(sizeof(T)) * 4 : 0);
-};
-
 /// A row under way: what run_sample and the others share.
 template <Config kConfig, typename T, bool kProbs, bool kEdits, bool kMasked, bool kMinus = false>
 struct RowRun {
@@ -24,75 +17,81 @@ struct RowRun {
   S& leader;
   Reader reader;
   Select select;
+  int num_slots;
   int argmax = 0;
-  bool nan = false;
 
-  __device__ RowRun(const u8* row, i64 stride, int n, int num_slots)
+  __device__ RowRun(const u8* row, i64 stride, int n, int slots)
       : s(*reinterpret_cast<S*>(ptx::shared_memory())),
-        leader(*ptx::in_block(&s, 0)),
-        reader(row, stride, n, ptx::shared_memory() + Layout<kConfig, T, kEdits>::kSlots, num_slots,
-               reinterpret_cast<float*>(ptx::shared_memory() + Layout<kConfig, T, kEdits>::kWork)),
-        select{reader, s, leader, Weighting{}, Cut{abi::kKeyOfMinusInf, 0}, 0, 0.0F} {}
+        leader(ptx::cluster_rank() == 0 ? s : *ptx::in_block(&s, 0)),
+        reader(row, stride, n, slots),
+        select{reader, s, leader},
+        num_slots(slots) {}
 
-  /// The first pass: the largest entry, NaN, a sample of keys where cuts will be asked for. False: nothing has mass.
-  __device__ __attribute__((noinline)) bool open(float temperature, bool sampled) {
-    int shift = 0;
-    const int chunks = reader.num_chunks();
-    sampled = sampled && reader.size() > S::kListCapacity;
-    while ((chunks >> shift) * Reader::kItems >= S::kListCapacity / 2) ++shift;
-    u32 best = abi::kKeyOfMinusInf;
+  /// First of all. `sampled`: cuts will be asked for.
+  __device__ __attribute__((noinline)) void begin(float temperature, bool sampled) {
+    select.temperature = temperature;
+    select.w = make_weighting(kProbs, 1.0F, temperature);
+    select.weighted = false;
+    if (ptx::thread_idx() == 0) {
+      s.listed = 0;
+      s.bracket.histogram = 0;
+    }
+    sync_row();  // before any block writes to another's memory, that one must have begun
+    if (sampled && reader.size() > S::kListCapacity / 2) {
+      const int chunks = reader.num_chunks() / 4 * 4;
+      const int count = min(min(S::kListCapacity / Reader::kItems, Reader::most_sampled(num_slots)) / 4 * 4, chunks);
+      S& first = leader;
+      reader.sample(count, [&](int number, const float(&x)[Reader::kItems]) {
+#pragma unroll
+        for (int e = 0; e < Reader::kItems; ++e) {
+          first.list_key[e * count + number] = key_of(x[e]);
+          first.list_position[e * count + number] = e * count + number;
+        }
+      });
+      select.num_sampled = count * Reader::kItems;
+      if (ptx::thread_idx() < kWarps)
+        s.num_listed[ptx::thread_idx()] = min(max(select.num_sampled - ptx::thread_idx() * S::kSegment, 0), S::kSegment);
+      select.sampled_part = static_cast<float>(count) / static_cast<float>(chunks);
+    }
+    reader.prefetch();
+    sync_row();
+  }
+
+  /// A pass for the largest entry alone, where it must be known before masses are. The first pass, if any.
+  __device__ __attribute__((noinline)) void find_largest() {
+    float best = Reader::kNothing;
     int at = 0;
-    ptx::sync_cluster();   // before any block writes to another's memory, that one must have begun
     Reader rows = reader;  // in registers: see Selector::pass
-    S& first = leader;
     rows.pass(
-        [&](int, int position, const auto& x) {
+        [&](int position, const auto& x) {
 #pragma unroll
           for (int e = 0; e < Reader::kItems; ++e) {
-            const u32 key = key_of(x[e]);
-            if (key > best) {
-              best = key;
+            if (x[e] > best) {
+              best = x[e];
               at = position + e;
-            }
-          }
-          if (sampled) {
-            const int chunk = rows.chunk_at(position);
-            if ((chunk & ((1 << shift) - 1)) == 0 && chunk < chunks) {
-#pragma unroll
-              for (int e = 0; e < Reader::kItems; ++e) first.list_key[(chunk >> shift) * Reader::kItems + e] = key_of(x[e]);
             }
           }
         },
         [](int) {});
     reader.passed(rows);
-    const u64 largest = block_max(static_cast<u64>(best) << 32 | (0xffffffffU - static_cast<u32>(at)), s.scratch);
-    const u64 nans = block_max(reader.saw_nan() ? 1 : 0, s.scratch);
-    if (ptx::thread_idx() == 0) {
-      leader.best[ptx::cluster_rank()] = largest;
-      leader.nan[ptx::cluster_rank()] = static_cast<u32>(nans);
-      if (select.leads()) s.listed = 0;
-    }
-    ptx::sync_cluster();
+    const u64 largest = block_max(static_cast<u64>(key_of(best)) << 32 | (0xffffffffU - static_cast<u32>(at)), s.scratch);
+    WarpSums sums{};
+    sums.largest = key_of(best);
+    sums.nan = ptx::any(reader.saw_nan()) ? 1 : 0;
+    report_sums(leader, sums);
+    if (ptx::thread_idx() == 0) leader.best[ptx::cluster_rank()] = largest;
+    sync_row();
     u64 all = 0;
-    for (int r = 0; r < ptx::cluster_size(); ++r) {
-      all = max(all, leader.best[r]);
-      nan |= leader.nan[r] != 0;
-    }
+    for (int r = 0; r < ptx::cluster_size(); ++r) all = max(all, leader.best[r]);
     argmax = static_cast<int>(0xffffffffU - static_cast<u32>(all));
-    const u32 key = static_cast<u32>(all >> 32);
-    select.w = make_weighting(kProbs, value_of(key), temperature);
-    if (sampled) {
-      select.num_sampled = ceil_div(chunks, 1 << shift) * Reader::kItems;
-      select.sampled_part = 1.0F / static_cast<float>(1 << shift);
-    }
-    return key > abi::kKeyOfMinusInf;
+    select.settle(read_sums(leader), false);
   }
 
   /// The least key whose mass is at least min_p of the largest, found on the masses themselves.
   __device__ __attribute__((noinline)) u32 least_key(float min_p) const {
     const u64 largest = mass_of<kProbs>(select.w.max, select.w);
-    const u64 need = min_p >= 1.0F ? largest : abi::mass_needed(largest, bits_of(min_p));
-    u32 low = abi::kKeyOfMinusInf + 1;
+    const u64 need = min_p >= 1.0F ? largest : mass_needed(largest, min_p);
+    u32 low = Select::kNothingKey + 1;
     u32 high = key_of(select.w.max);
     while (low < high) {
       const u32 middle = low + (high - low) / 2;
@@ -105,28 +104,61 @@ struct RowRun {
     return high;
   }
 
-  /// Makes block 0's tile_mass that of what `floor` keeps. `fresh`: no pass has been made for it.
+  /// Makes block 0's tile_mass that of what `floor` keeps, and returns its sum to block 0. `fresh`: no pass has been made for it. Few
+  /// entries are listed as such instead.
   __device__ __attribute__((noinline)) u64 kept_by_tile(bool fresh) {
     const Cut floor = select.floor;
     const bool usable = !fresh && leader.listed != 0 && leader.summed != 0 && floor.key <= leader.listed_high &&
-                        (floor.limit > 0 ? floor.key : floor.key + 1) >= leader.listed_low;
-    ptx::sync_cluster();
+                        floor.least() >= leader.listed_low;
+    sync_row();
     if (!usable) {
-      select.prepare();
-      select.template pass<true>(Bracket{0, 0, 0, 0});
-    } else if (select.leads()) {
-      const int count = static_cast<int>(s.num_listed);
-      for (int i = ptx::thread_idx(); i < count; i += kThreads) {
-        if (floor.keeps(s.list_key[i], s.list_position[i]))
-          add_shared(s.tile_mass + 2 * (reader.tile_at(s.list_position[i])), mass_of<kProbs>(value_of(s.list_key[i]), select.w));
-      }
+      AllSums all{};
+      do {
+        select.prepare();
+        all = select.template pass<true>(Select::kNoBracket);
+      } while (select.settle(all, true));
+      if (ptx::thread_idx() == 0) s.num_few = kFew + 1;
       ptx::sync_block();
+      return all.total;
     }
-    return select.leads() ? select.mass_above() : 0;
+    if (!select.leads()) return 0;
+    if (leader.listed_high == abi::kKeyOfInf) {
+      for_listed(s, [&](int i) {
+        if (!floor.keeps(s.list_key[i], s.list_position[i])) s.list_key[i] = 0;
+      });
+      const int few = take_few<kProbs>(s, floor.least(), 0xffffffffU, true, select.w);
+      if (few <= kFew) return block_sum(ptx::thread_idx() < few ? s.few_amount[ptx::thread_idx()] : 0, s.scratch);
+    } else if (ptx::thread_idx() == 0) {
+      s.num_few = kFew + 1;
+    }
+    for_listed(s, [&](int i) {
+      if (floor.keeps(s.list_key[i], s.list_position[i]))
+        add_shared(s.tile_mass + 2 * (reader.tile_at(s.list_position[i])), mass_of<kProbs>(value_of(s.list_key[i]), select.w));
+    });
+    ptx::sync_block();
+    return select.mass_above();
+  }
+
+  /// Block 0: what draw() does, among few entries.
+  __device__ __forceinline__ void draw_few(u64 left) {
+    const int own = ptx::thread_idx();
+    const int few = static_cast<int>(s.num_few);
+    if (own < few) {
+      const i32 position = s.few_position[own];
+      u64 before = 0;
+#pragma unroll 1
+      for (int i = 0; i < few; ++i) before += s.few_position[i] < position ? s.few_amount[i] : 0;
+      if (before <= left && left < before + s.few_amount[own]) {
+        s.position = position;
+        s.value = value_of(s.few_key[own]);
+      }
+    }
+    ptx::sync_block();
   }
 
   /// Block 0: the entry that `left` of the kept mass chooses.
   __device__ __attribute__((noinline)) void draw(u64 left) {
+    if (s.num_few <= static_cast<u32>(kFew)) return draw_few(left);
     constexpr int kEach = (S::kMaxTiles + kThreads - 1) / kThreads;
     const int first = ptx::thread_idx() * kEach;
     u64 sum = 0;
@@ -146,60 +178,63 @@ struct RowRun {
       }
     }
     ptx::sync_block();
-    const Cut floor = select.floor;
-    select.find_in_tile(s.tile, s.left,
-                        [&](float x, int position) { return floor.keeps(key_of(x), position) ? mass_of<kProbs>(x, select.w) : u64{0}; });
+    select.find_in_tile(s.tile, s.left, 0);
   }
 
   /// Block 0's list becomes what `cut` keeps, in any order; returns how many (0 to other blocks).
   __device__ __attribute__((noinline)) int collect(Cut cut) {
     const bool usable = select.lists_all(cut);
-    ptx::sync_cluster();
+    sync_row();
     if (!usable) {
-      if (select.leads() && ptx::thread_idx() == 0) s.num_listed = 0;
-      ptx::sync_cluster();
-      reader.pass(
-          [&](int, int position, const auto& x) {
-#pragma unroll
+      if (select.leads() && ptx::thread_idx() == 0) s.num_few = 0;
+      sync_row();
+      reader.template pass<false>(
+          [&](int position, const auto& x) {
+#pragma unroll 1
             for (int e = 0; e < Reader::kItems; ++e) {
               const u32 key = key_of(x[e]);
               if (!cut.keeps(key, position + e)) continue;
-              const u32 place = ptx::atomic_add_shared(&leader.num_listed, 1);
-              if (place < static_cast<u32>(S::kListCapacity)) {
-                leader.list_key[place] = key;
-                leader.list_position[place] = position + e;
-              }
+              const u32 place = ptx::atomic_add_shared(&leader.num_few, 1);
+              leader.list_key[place] = key;
+              leader.list_position[place] = position + e;
             }
           },
           [](int) {});
-      ptx::sync_cluster();
+      sync_row();
     }
     if (!select.leads()) return 0;
-    compact(cut);
+    if (usable) compact(cut);
     if (ptx::thread_idx() == 0) s.listed = 0;
-    return static_cast<int>(s.num_kept);
+    return static_cast<int>(s.num_few);
   }
 
-  /// Block 0: entries that are not kept leave the list.
-  __device__ __forceinline__ void compact(Cut cut) {
-    constexpr int kEach = S::kListCapacity / kThreads;
-    const int count = min(static_cast<int>(s.num_listed), S::kListCapacity);
-    u32 key[kEach];
-    i32 position[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int at = ptx::thread_idx() + i * kThreads;
-      key[i] = at < count ? s.list_key[at] : 0;
-      position[i] = at < count ? s.list_position[at] : 0;
-    }
-    if (ptx::thread_idx() == 0) s.num_kept = 0;
+  /// Block 0: what is kept of the list moves to its front. A place that is written has been read.
+  __device__ __attribute__((noinline)) void compact(Cut cut) {
+    constexpr int kEach = 4;
     ptx::sync_block();
+    if (ptx::thread_idx() == 0) s.num_few = 0;
+#pragma unroll 1
+    for (int first = 0; first < S::kListCapacity; first += kEach * kThreads) {
+      u32 key[kEach];
+      i32 position[kEach];
+      bool kept[kEach];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (!cut.keeps(key[i], position[i])) continue;
-      const u32 place = ptx::atomic_add_shared(&s.num_kept, 1);
-      s.list_key[place] = key[i];
-      s.list_position[place] = position[i];
+      for (int i = 0; i < kEach; ++i) {
+        const int at = min(first + i * kThreads + ptx::thread_idx(), S::kListCapacity - 1);
+        const int segment = at / S::kSegment;
+        key[i] = s.list_key[at];
+        position[i] = s.list_position[at];
+        kept[i] = first + i * kThreads + ptx::thread_idx() == at && at - segment * S::kSegment < s.num_listed[segment] &&
+                  cut.keeps(key[i], position[i]);
+      }
+      ptx::sync_block();
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        if (!kept[i]) continue;
+        const u32 place = ptx::atomic_add_shared(&s.num_few, 1);
+        s.list_key[place] = key[i];
+        s.list_position[place] = position[i];
+      }
     }
     ptx::sync_block();
   }
@@ -208,6 +243,7 @@ struct RowRun {
   __device__ __attribute__((noinline)) void sort(int count, bool by_position) {
     int size = 2;
     while (size < count) size *= 2;
+#pragma unroll 1
     for (int i = count + ptx::thread_idx(); i < size; i += kThreads) {
       s.list_key[i] = 0;
       s.list_position[i] = 0x7fffffff;
@@ -215,6 +251,7 @@ struct RowRun {
     for (int width = 2; width <= size; width *= 2) {
       for (int distance = width / 2; distance > 0; distance /= 2) {
         ptx::sync_block();
+#pragma unroll 1
         for (int i = ptx::thread_idx(); i < size / 2; i += kThreads) {
           const int low = 2 * i - (i & (distance - 1));
           const int high = low + distance;
@@ -244,12 +281,13 @@ __device__ __attribute__((noinline)) float logprob_of(float x, u64 total, float 
   return (x - w.max) / temperature - all;
 }
 
-__device__ __forceinline__ void write_empty(const abi::SampleParams& p, i64 r) {
+__device__ __attribute__((noinline)) void write_empty(const abi::SampleParams& p, i64 r) {
   if (ptx::thread_idx() == 0) {
     p.tokens.set(r, 0, 0);
     if (p.valid != nullptr) p.valid[r * p.valid_stride] = 0;
     if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, float_of(0x7fc00000U));
   }
+#pragma unroll 1
   for (int i = ptx::thread_idx(); i < p.num_top; i += kThreads) {
     p.top_tokens.set(r, i, -1);
     p.top_logprobs.set(r, i, float_of(0x7fc00000U));
@@ -290,22 +328,15 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   const bool by_mass = kTraits.top_p && !greedy && top_p < 1.0F;
   const bool logprobs = p.logprobs.data != nullptr || p.num_top > 0;
 
-  const bool any = run.open(temperature, by_count || by_mass || p.num_top > 0);
-  if (select.leads() && ptx::thread_idx() == 0 && p.valid != nullptr) p.valid[r * p.valid_stride] = any && !run.nan ? 1 : 0;
-  if (!any) {
-    if (select.leads()) write_empty(p, r);
-    ptx::sync_cluster();
-    return;
-  }
-
-  // The mass of everything, where something is asked of it; before the cuts, whose passes keep their sums for the draw.
   const bool filtered = p.filtered_logprobs != 0;
-  u64 total = 0;
-  if ((logprobs && (!filtered || greedy)) || (p.joint != 0 && by_count && by_mass)) total = run.kept_by_tile(true);
-  // Block 0 alone knows the total; for a cut all need it.
-  if (select.leads() && ptx::thread_idx() == 0) s.left = total;
-  ptx::sync_cluster();
-  total = run.leader.left;
+  const bool needs_total = (logprobs && (!filtered || greedy)) || (p.joint != 0 && by_count && by_mass);
+
+  run.begin(temperature, by_count || by_mass || kTraits.first);
+  // Cuts by count ask for no masses; masses of probabilities do without the largest until min_p asks for it.
+  const bool by_largest = kProbs ? min_p > 0.0F && !by_count && !by_mass && !kTraits.first : !by_count && !kTraits.first;
+  if (greedy || by_largest || (!kProbs && needs_total)) run.find_largest();
+  // The mass of everything before the cuts, whose passes keep their sums for the draw.
+  const u64 total = needs_total && (!select.weighted || select.any()) ? run.kept_by_tile(true) : 0;
 
   // The first tokens of the order, by a cut of their own.
   int num_top = 0;
@@ -324,15 +355,19 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
         p.top_logprobs.set(r, i, x);
       }
     }
-    ptx::sync_cluster();
+    sync_row();
   }
-  if (greedy) {
-    if (select.leads() && ptx::thread_idx() == 0) {
+  const bool known_empty = select.weighted && !select.any();
+  if (greedy || known_empty) {
+    if (known_empty) {
+      if (select.leads()) write_empty(p, r);
+    } else if (select.leads() && ptx::thread_idx() == 0) {
       p.tokens.set(r, 0, run.argmax);
+      if (p.valid != nullptr) p.valid[r * p.valid_stride] = select.nan ? 0 : 1;
       if (p.logprobs.data != nullptr)
         p.logprobs.set(r, 0, filtered ? 0.0F : logprob_of<kProbs>(select.w.max, total, temperature, select.w));
     }
-    ptx::sync_cluster();
+    sync_row();
     return;
   }
 
@@ -351,13 +386,16 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   }
   if (min_p > 0.0F) {
     const u32 least = run.least_key(min_p);
-    if (least > select.floor.key) select.floor = {least - 1, 0};
+    if (least > select.floor.key) select.floor = {least - 1, Cut::kNone};
   }
   const u64 kept = run.kept_by_tile(fresh);
-  if (select.leads()) {
+  if (select.leads() && !select.any()) {
+    write_empty(p, r);
+  } else if (select.leads()) {
     run.draw(abi::multiply_high(p.random.bits(r, static_cast<u32>(abi::Purpose::token)), kept));
     if (ptx::thread_idx() == 0) {
       p.tokens.set(r, 0, s.position);
+      if (p.valid != nullptr) p.valid[r * p.valid_stride] = select.nan ? 0 : 1;
       if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, logprob_of<kProbs>(s.value, filtered ? kept : total, temperature, select.w));
     }
     if (kTraits.first && filtered) {
@@ -369,7 +407,7 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
       }
     }
   }
-  ptx::sync_cluster();
+  sync_row();
 }
 
 /// Entries of a chunk to the output row: as one or two 16-byte stores where they lie so. kMask: y tells which entries of the input stay.
@@ -432,27 +470,28 @@ __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slo
     return;
   }
 
-  const bool any = run.open(temperature, kKind != RowKind::softmax);
+  run.begin(temperature, kKind != RowKind::softmax);
+  if constexpr (kKind == RowKind::softmax) {
+    run.find_largest();
+  } else if constexpr (kKind == RowKind::top_p_renorm) {
+    select.floor = select.template find<true>(0, top_p, 0);
+  } else {
+    select.floor = select.template find<false>(static_cast<u64>(top_k), 0.0F, 0);
+  }
+  const bool any = select.any();
   u64 kept = 0;
-  if (any) {
-    if constexpr (kKind == RowKind::top_p_renorm) {
-      select.floor = select.template find<true>(0, top_p, 0);
-    } else if constexpr (kKind != RowKind::softmax) {
-      select.floor = select.template find<false>(static_cast<u64>(top_k), 0.0F, 0);
-    }
-    if constexpr (!kMask) {
-      kept = run.kept_by_tile(kKind == RowKind::softmax);
-      if (select.leads() && ptx::thread_idx() == 0) run.s.left = kept;
-      ptx::sync_cluster();
-      kept = run.leader.left;
-    }
+  if (any && !kMask) {
+    kept = run.kept_by_tile(kKind == RowKind::softmax);
+    if (select.leads() && ptx::thread_idx() == 0) run.s.left = kept;
+    sync_row();
+    kept = run.leader.left;
   }
   const Cut floor = select.floor;
   const Weighting w = select.w;
   const int argmax = run.argmax;
   auto rows = run.reader;
   rows.pass(
-      [&](int, int position, const auto& x) {
+      [&](int position, const auto& x) {
         float y[Run::Reader::kItems];
 #pragma unroll
         for (int e = 0; e < Run::Reader::kItems; ++e) {
@@ -469,7 +508,7 @@ __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slo
         write_chunk<T, kMask>(p, out, position, y, raw);
       },
       [](int) {});
-  ptx::sync_cluster();
+  sync_row();
 }
 
 }  // namespace girih::sampling

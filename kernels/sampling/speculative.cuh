@@ -20,7 +20,9 @@ __device__ __forceinline__ void run_speculative(const abi::SpeculativeParams& p,
   if (p.greedy != 0) {
     for (;; ++i) {
       Run run(target(i), p.target.stride, p.vocab, num_slots);
-      next = run.open(1.0F, false) ? run.argmax : 0;
+      run.begin(1.0F, false);
+      run.find_largest();
+      next = run.select.any() ? run.argmax : 0;
       ptx::sync_cluster();  // block 0's memory is written again by the next place
       if (i >= length || token(i) != next) break;
     }
@@ -37,13 +39,14 @@ __device__ __forceinline__ void run_speculative(const abi::SpeculativeParams& p,
     Run run(target(i), p.target.stride, p.vocab, num_slots);
     if (residual)
       run.reader.subtract(p.draft.data == nullptr ? nullptr : draft(i), p.draft.stride, p.draft.data == nullptr ? token(i) : -1);
-    bool any = run.open(1.0F, false);
-    if (!any && residual) {
+    run.begin(1.0F, false);
+    run.find_largest();
+    if (!run.select.any() && residual) {
       run.reader.subtract(nullptr, 0, -1);
-      ptx::sync_cluster();
-      any = run.open(1.0F, false);
+      run.begin(1.0F, false);
+      run.find_largest();
     }
-    if (any) {
+    if (run.select.any()) {
       const u64 mass = run.kept_by_tile(true);
       if (run.select.leads()) {
         const abi::Purpose purpose = residual ? abi::Purpose::residual : abi::Purpose::token;

@@ -32,11 +32,9 @@ __device__ __forceinline__ void run_top_k(const abi::TopKParams& p, int num_slot
   const int start = p.starts == nullptr ? 0 : min(max(p.starts[r * p.starts_stride], 0), p.vocab);
   const int length = p.lengths == nullptr ? p.vocab - start : min(max(p.lengths[r * p.lengths_stride], 0), p.vocab - start);
   Run run(p.input.data + r * p.input.row_stride + start * p.input.stride, p.input.stride, length, num_slots);
-  int count = 0;
-  if (run.open(1.0F, true)) {
-    const Cut cut = run.select.template find<false>(static_cast<u64>(p.k), 0.0F, 0);
-    count = run.collect(cut);
-  }
+  run.begin(1.0F, true);
+  const Cut cut = run.select.template find<false>(static_cast<u64>(p.k), 0.0F, 0);
+  int count = run.collect(cut);
   if (run.select.leads()) {
     auto& s = run.s;
     ptx::sync_block();

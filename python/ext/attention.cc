@@ -147,6 +147,26 @@ void bind_limits(nb::module_& m) {
       });
 }
 
+/// A page table in FlashInfer's form, copied.
+PySegment segment_of_last_pages(nb::handle kv_indptr, nb::handle last_page_len, std::int64_t page_size) {
+  const IndexArray indptr(kv_indptr, "kv_indptr");
+  const IndexArray last(last_page_len, "last_page_len");
+  PySegment out;
+  out.kv_len = IndexArray(kv_len_from_last_page(indptr.view(), last.view(), page_size));
+  std::vector<std::int64_t> copied(static_cast<std::size_t>(indptr.view().size()));
+  for (std::size_t i = 0; i < copied.size(); ++i) copied[i] = indptr.view()[static_cast<std::int64_t>(i)];
+  out.kv_indptr = IndexArray(std::move(copied));
+  out.segment = {.page_size = page_size, .kv_indptr = out.kv_indptr.view(), .kv_len = out.kv_len.view()};
+  return out;
+}
+
+std::int64_t longest(const PySegment& s) {
+  const Indices& lengths = s.segment.kv_len;
+  std::int64_t most = 0;
+  for (std::int64_t i = 0; i < lengths.size(); ++i) most = std::max(most, lengths[i]);
+  return most;
+}
+
 /// Table rows of a rank-2 kv_indptr are heads, of a rank-1 one the heads follow each other.
 void bind_segment(nb::module_& m) {
   nb::class_<PySegment>(
@@ -200,6 +220,13 @@ void bind_segment(nb::module_& m) {
           "kv_rope_pos: [num_groups] RoPE position of the first key; None: its position.\n"
           "masked: False: every key of the segment is visible to every row of its group.\n\n"
           "Raises ValueError for an array on a GPU, of another type or rank. Other rules are checked by plan().")
+      .def_static("from_last_page", segment_of_last_pages, nb::arg("kv_indptr"), nb::arg("last_page_len"), nb::arg("page_size"),
+                  nb::sig("def from_last_page(kv_indptr: girih._typing.IndicesLike, last_page_len: girih._typing.IndicesLike, "
+                          "page_size: int) -> Segment"),
+                  "The segment of a page table in FlashInfer's form: kv_indptr [num_groups + 1], last_page_len [num_groups] keys of each "
+                  "last\n"
+                  "page (1 to page_size; 0 allowed without pages). Both are copied. Raises ValueError naming the entry that breaks a rule.")
+      .def_prop_ro("longest", longest, "the largest of kv_len; 0 where it was not given")
       .def_prop_ro("page_size", [](const PySegment& s) { return s.segment.page_size; })
       .def_prop_ro("table_stride", [](const PySegment& s) { return s.segment.table_stride; })
       .def_prop_ro("num_table_heads", [](const PySegment& s) { return s.segment.num_table_heads; })

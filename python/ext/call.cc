@@ -12,7 +12,11 @@
 namespace girih::python {
 namespace {
 
-bool is_number(nb::handle object) { return PyFloat_Check(object.ptr()) || PyLong_Check(object.ptr()); }
+/// Python's bools are ints, but one given for a number is a mistake: mostly an argument in another's place.
+bool is_number(nb::handle object, std::string_view name) {
+  if (PyBool_Check(object.ptr())) throw nb::type_error(fmt::format("{}: is a bool; must be a number or an array", name).c_str());
+  return PyFloat_Check(object.ptr()) || PyLong_Check(object.ptr());
+}
 
 double number(nb::handle object, std::string_view name) {
   const double value = PyFloat_AsDouble(object.ptr());
@@ -107,7 +111,7 @@ Output Call::flags(nb::handle given, std::string_view name, std::int64_t rows) {
 }
 
 RowFloat Call::row_float(nb::handle object, std::string_view name, std::int64_t rows) {
-  if (is_number(object)) return static_cast<float>(number(object, name));
+  if (is_number(object, name)) return static_cast<float>(number(object, name));
   TensorView t = in(object, name);
   if (t.rank == 0 && t.device.kind == DeviceKind::cpu) return static_cast<float>(number(object, name));
   spread(t, rows);
@@ -115,7 +119,7 @@ RowFloat Call::row_float(nb::handle object, std::string_view name, std::int64_t 
 }
 
 RowInt Call::row_int(nb::handle object, std::string_view name, std::int64_t rows) {
-  if (is_number(object)) return integer(object, name, false);
+  if (is_number(object, name)) return integer(object, name, false);
   TensorView t = in(object, name);
   if (t.rank == 0 && t.device.kind == DeviceKind::cpu) return integer(object, name, false);
   spread(t, rows);
@@ -124,7 +128,7 @@ RowInt Call::row_int(nb::handle object, std::string_view name, std::int64_t rows
 
 Random Call::random(nb::handle seed, nb::handle offset) {
   const auto take = [this](nb::handle object, std::string_view name) -> RowInt {
-    if (is_number(object)) return integer(object, name, true);
+    if (is_number(object, name)) return integer(object, name, true);
     TensorView t = in(object, name);
     if (t.rank == 0 && t.device.kind == DeviceKind::cpu) return integer(object, name, true);
     if (t.rank == 0) spread(t, 1);

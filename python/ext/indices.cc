@@ -27,7 +27,9 @@ std::vector<T> integers(nb::handle object, std::string_view name) {
   const auto size = static_cast<std::size_t>(PyTuple_Size(items.ptr()));
   values.reserve(size);
   for (std::size_t i = 0; i < size; ++i) {
-    const nb::object number = nb::steal(PyNumber_Index(PyTuple_GetItem(items.ptr(), static_cast<Py_ssize_t>(i))));
+    PyObject* item = PyTuple_GetItem(items.ptr(), static_cast<Py_ssize_t>(i));
+    if (PyBool_Check(item)) throw nb::type_error(fmt::format("{}[{}] is a bool, no integer", name, i).c_str());
+    const nb::object number = nb::steal(PyNumber_Index(item));
     if (!number.is_valid()) {
       if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) throw nb::python_error();
       PyErr_Clear();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bind.h"
@@ -27,6 +28,7 @@ class IndexArray {
  public:
   IndexArray() = default;
   IndexArray(nb::handle object, std::string_view name, int max_rank = 1);
+  explicit IndexArray(std::vector<std::int64_t> values) : values_(std::move(values)), given_(true) { view_ = values_; }
   IndexArray(IndexArray&&) noexcept = default;
   IndexArray& operator=(IndexArray&&) noexcept = default;
 

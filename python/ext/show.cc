@@ -243,12 +243,8 @@ nb::list plan_lists(const PyPlan& planned) {
 }
 
 std::string source(const AttentionSpec& spec, int arch, const std::string& family) {
-  const attention::CudaKernels kernels = attention::cuda_kernels_of(spec, cuda::example_device(arch), family);
   std::string text;
-  std::vector<std::string_view> seen;
-  for (const attention::CudaKernel& kernel : kernels.classes) {
-    if (std::find(seen.begin(), seen.end(), kernel.name) != seen.end()) continue;
-    seen.push_back(kernel.name);
+  for (const attention::CudaKernel& kernel : attention::cuda_kernels_of(spec, cuda::example_device(arch), family)) {
     const jit::Recipe recipe = jit::make_recipe({kernel.name, kernel.source, cuda::nvrtc_arch(arch)});
     text += fmt::format(
         "// kernel   {} ({})\n// target   {}\n// options  {}\n// bundle   {}\n// recipe   {}\n"

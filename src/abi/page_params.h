@@ -14,6 +14,19 @@ struct TokenPlace {
   std::int64_t token;
 };
 
+/// Where every new row goes, as arrays on the device say it: a place of the store, or a position in a request's list of pages.
+struct AppendTable {
+  const unsigned char* slots;          // [rows] page * page_size + place, or null: the next three and kv_indices
+  const unsigned char* batch_indices;  // [rows] request; below 0: nowhere
+  const unsigned char* positions;      // [rows] index in the request's list
+  const unsigned char* kv_indptr;      // [num_requests + 1]
+  std::int64_t num_requests;
+  std::int64_t num_pages;    // of the store; ragged: its tokens
+  std::int64_t num_entries;  // of kv_indices
+  std::int32_t given;
+  std::int32_t wide;  // bit i: the i-th of the arrays above is int64, not int32
+};
+
 /// What of a page is copied: chunks of adjacent bytes in up to three loops.
 struct CopyShape {
   unsigned char* data;

@@ -144,80 +144,104 @@ inline std::int64_t take(const Line& line, LineSpot& at, std::int64_t capacity) 
   return capacity - left;
 }
 
-/// How units share a line: the first `full` of them take a capacity each, the others `share` / 256 of one.
+/// How units share a line: the first `full` of them take a capacity each, the next `idle` nothing, the others `share` / 256 of one.
 struct UnitShares {
   std::int32_t num_units;
   std::int32_t full;  // >= 1
+  std::int32_t idle;
   std::int32_t share;
+
+  constexpr std::int64_t own(std::int32_t unit, std::int64_t capacity) const {
+    if (unit < full) return capacity;
+    return unit < full + idle ? 0 : capacity * share / 256;
+  }
 };
-constexpr UnitShares equal_shares(std::int32_t num_units) { return {num_units, num_units, 256}; }
+constexpr UnitShares equal_shares(std::int32_t num_units) { return {num_units, num_units, 0, 0}; }
 
 /// Whether units of `capacity` take the whole line. ends[u] is where unit u stops, costs[u] what it took.
 inline bool fill_units(const Line& line, const UnitShares& shares, std::int64_t capacity, LineSpot* ends, std::int64_t* costs) {
   LineSpot at = strip_start(line, 0);
   for (std::int32_t u = 0; u < shares.num_units; ++u) {
-    const std::int64_t own = u < shares.full ? capacity : capacity * shares.share / 256;
+    const std::int64_t own = shares.own(u, capacity);
     costs[u] = own > 0 ? take(line, at, own) : 0;
     ends[u] = at;
   }
   return at.strip == line.num_strips;
 }
 
-/// What is known of an uncut line: its cost, that of the largest piece that cannot be cut, and the least cost of a KV block (0: unknown).
+/// What is known of an uncut line: its cost, that of the largest piece that cannot be cut, the least cost of a KV block (0: unknown), the
+/// number of its tiles and the cost of the largest (0: unknown).
 struct LineCosts {
   std::int64_t total;
   std::int64_t max_piece;
   std::int64_t min_step;
+  std::int64_t num_tiles;
+  std::int64_t max_tile;
 };
 
-/// The least capacity at which units that took `costs` would have taken just that.
-inline std::int64_t used_capacity(const UnitShares& shares, const std::int64_t* costs) {
-  std::int64_t used = 0;
+/// What units took when they were filled: all together, and the least capacity at which they would have taken just that.
+struct UnitsTaken {
+  std::int64_t total = 0;
+  std::int64_t capacity = 0;
+};
+inline UnitsTaken units_taken(const UnitShares& shares, const std::int64_t* costs) {
+  UnitsTaken taken;
+  std::int64_t most_of_share = 0;
   for (std::int32_t u = 0; u < shares.num_units; ++u) {
-    const std::int64_t at = u < shares.full || costs[u] == 0 ? costs[u] : (costs[u] * 256 + shares.share - 1) / shares.share;
-    used = used > at ? used : at;
+    taken.total += costs[u];
+    std::int64_t& most = u < shares.full ? taken.capacity : most_of_share;
+    most = most > costs[u] ? most : costs[u];
   }
-  return used;
+  const std::int64_t of_share = most_of_share == 0 ? 0 : (most_of_share * 256 + shares.share - 1) / shares.share;
+  taken.capacity = taken.capacity > of_share ? taken.capacity : of_share;
+  return taken;
 }
 
 /// The least capacity above `capacity` at which one of them might have taken more.
 inline std::int64_t next_capacity(const UnitShares& shares, std::int64_t capacity, std::int64_t min_step, const std::int64_t* costs) {
   std::int64_t least = min_step;
   for (std::int32_t u = 0; u < shares.num_units; ++u) {
-    const std::int64_t left = (u < shares.full ? capacity : capacity * shares.share / 256) - costs[u];
-    least = least < min_step - left ? least : min_step - left;
+    const std::int64_t own = shares.own(u, capacity);
+    if (own > 0) least = least < min_step - (own - costs[u]) ? least : min_step - (own - costs[u]);
   }
   return capacity + (least > 1 ? least : 1);
 }
 
-/// Cuts the line for the units. The smallest capacity is found to within 1/128, or half a step: below max(mean, max_piece) none exists, and
-/// with 2 max_piece more for each unit one always does, since a unit stops less than a piece short of its capacity and each cut repeats
-/// less than a piece. The first try allows each unit one cut and half a step left over, up to a thirty-second of the mean; the least is
-/// most often near it, so the next ones go away from there by longer and longer steps.
+/// Cuts the line for the units. Their capacity is at most 1/128 and two steps above the mean of what they take, cuts included, or near the
+/// smallest at which they take everything: below max(mean, max_piece) none does, and with 2 max_piece more for each unit one always does,
+/// since a unit stops less than a piece short of its capacity and each cut repeats less than a piece. The first try allows each unit one
+/// cut and half a step left over, which is nearly always it, or, where that is less, as many of the largest tiles as make whole ones for
+/// everybody; the next ones go away from there by longer and longer steps.
 inline void partition(const Line& line, const UnitShares& shares, const LineCosts& known, LineSpot* ends, std::int64_t* costs) {
-  const bool equal = shares.full == shares.num_units || shares.share == 256;
-  const std::int64_t units = shares.num_units;
+  const std::int64_t units = shares.num_units - shares.idle;
+  const bool equal = shares.full == units;
   const std::int64_t parts = equal ? units : 256 * std::int64_t{shares.full} + (units - shares.full) * shares.share;
   const std::int64_t scale = equal ? 1 : 256;
-  const std::int64_t mean = (scale * known.total + parts - 1) / parts;
+  const auto mean_of = [&](std::int64_t total) { return (scale * total + parts - 1) / parts; };
+  const std::int64_t mean = mean_of(known.total);
   const std::int64_t least = mean > known.max_piece ? mean : known.max_piece;
   const std::int64_t slack = (least / 128 > known.min_step / 2 ? least / 128 : known.min_step / 2) + 1;
   std::int64_t bad = least - 1;
-  std::int64_t good = mean + (scale * units * (2 * known.max_piece + 1) + parts - 1) / parts;
+  std::int64_t good = mean_of(known.total + units * (2 * known.max_piece + 1));
   const std::int64_t cut =
       line.num_strips > 0 && line.cut_items ? line.tiles[line.strips[0].tile_begin].cost_piece + known.min_step / 2 : 0;
-  const std::int64_t with_cuts = (scale * (known.total + units * cut) + parts - 1) / parts;
-  const std::int64_t high = least + least / 32;
-  std::int64_t probe = units == 1 ? known.total : (with_cuts < least ? least : with_cuts < high ? with_cuts : high) + slack;
+  const std::int64_t with_cuts = mean_of(known.total + units * cut) + slack / 2;
+  std::int64_t probe = with_cuts > least ? with_cuts : least;
+  const std::int64_t whole = (known.num_tiles + shares.full - 1) / shares.full * known.max_tile;
+  if (whole > 0 && whole < probe) probe = whole;
+  if (units == 1) probe = known.total;
   bool filled = false;  // ends and costs are those of capacity `good`
   std::int64_t stride = slack;
   if (probe > good) probe = good;
   while (true) {
     filled = fill_units(line, shares, probe, ends, costs);
-    if (filled)
-      good = used_capacity(shares, costs);
-    else
+    if (filled) {
+      const UnitsTaken taken = units_taken(shares, costs);
+      good = taken.capacity;
+      if (probe == whole || good - mean_of(taken.total) <= slack + 2 * known.min_step) break;
+    } else {
       bad = line.cut_items ? next_capacity(shares, probe, known.min_step, costs) - 1 : probe;
+    }
     if (good - bad <= slack + 1) break;
     const std::int64_t half = (good - bad) / 2;
     const std::int64_t step = stride < half ? stride : half;

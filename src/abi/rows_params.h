@@ -36,6 +36,7 @@ struct PartConfig {
   bool has_bias = false;
   bool head_weights = false;  // weights and biases differ between heads
   bool paged = false;         // rows go to places of a page table
+  bool listed = false;        // which arrays on the device say (AppendTable)
   Act act = Act::none;
   Norm norm = Norm::none;
   Rotation rotation = Rotation::none;
@@ -98,10 +99,11 @@ struct RowsParams {
   std::int64_t requests;
   std::int32_t positions_64;
   std::int32_t segment;      // of the plan
-  const TokenPlace* places;  // [rows], or null: the plan's query tokens
+  const TokenPlace* places;  // [rows], or null: `table`, or the plan's query tokens
   const PlanHeader* plan;
   const std::int32_t* kv_indices;
   FastDivider page_size;
+  AppendTable table;  // of parts that are listed
 };
 
 struct PackBitsParams {

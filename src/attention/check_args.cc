@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "attention/overlap.h"
 #include "attention/spec.h"
 #include "base/error.h"
 #include "base/math.h"
@@ -181,6 +182,7 @@ CheckedArgs check_args(const ScheduleState& s, const PlanState& plan, const Atte
   if (reinterpret_cast<std::uintptr_t>(args.workspace.data()) % 64 != 0) {
     fail(Code::invalid_argument, kOp, "workspace.data()={} is not 64-byte aligned", static_cast<const void*>(args.workspace.data()));
   }
+  check_outputs_apart(spec, args);
   run.workspace = args.workspace.data();
   run.at = lay_out_workspace(s, on_device(s) ? s.max_part_rows : view.header->part_rows);
   return run;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "abi/attention_params.h"
 #include "attention/plan.h"
@@ -32,13 +33,19 @@ struct CudaKernels {
   Tune tune;  // tiles and costs that go with them
 };
 
-/// The fastest family that takes the spec for each class ("floor" takes every spec that the capability table allows).
-/// `family`: "" = the table's choice, or one family's name (throws unsupported if it does not take the spec).
-CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Program& program, const cuda::DeviceInfo& device,
-                                std::string_view family = "");
+inline constexpr std::int64_t kAnyRows = INT64_MAX;
+/// Where no group has more packed rows than this, small tiles may have a kernel of their own.
+inline constexpr std::int64_t kFewRows = 8;
 
-/// The same for a spec as it is given: checks and completes it first, as schedule() does.
-CudaKernels cuda_kernels_of(const AttentionSpec& spec, const cuda::DeviceInfo& device, std::string_view family = "");
+/// The fastest family that takes the spec for each class ("floor" takes every spec that the capability table allows).
+/// `family`: "" = the table's choice, or one family's name (throws unsupported if it does not take the spec). `max_rows`: packed rows of a
+/// group at most.
+CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Program& program, const cuda::DeviceInfo& device,
+                                std::string_view family = "", std::int64_t max_rows = kAnyRows);
+
+/// All kernels that schedules of a spec may have, whatever their limits, each once. The spec as it is given: it is checked and completed
+/// first, as schedule() does.
+std::vector<CudaKernel> cuda_kernels_of(const AttentionSpec& spec, const cuda::DeviceInfo& device, std::string_view family = "");
 
 /// Refuses what a launch's parameters cannot hold.
 void check_cuda_limits(const AttentionLimits& limits);

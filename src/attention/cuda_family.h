@@ -19,6 +19,7 @@ struct CudaTile {
   int unit_turns = 1;  // > 1: the kernel takes units beyond its blocks' own
   int stages = 1;
   int warps_rows = 1;
+  bool few_rows = false;  // beside another of the class: for groups of up to kFewRows rows
   std::int64_t shared_bytes = 0;
   variant::CudaMath math = variant::CudaMath::exact;
 };
@@ -27,6 +28,7 @@ struct CudaRequest {
   const AttentionSpec& spec;  // normalised
   const variant::Program& program;
   const cuda::DeviceInfo& device;
+  std::int64_t max_rows;  // packed rows of a group at most
 };
 
 struct CudaFamily {

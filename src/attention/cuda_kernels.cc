@@ -1,5 +1,6 @@
 // Which kernel serves a tile class of a spec, and its source text: pure, no driver needed. The text is the kernel's identity: what differs
 // between two kernels stands in it, so that equal kernels share one entry of the cache.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numbers>
@@ -49,7 +50,7 @@ std::string print_config(const AttentionSpec& s, const CudaTile& tile, int tile_
 
 CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, const CudaTile& tile, int tile_class) {
   const std::string key = spec_key(request.spec, request.program);
-  const std::string_view role = tile_class == kSmall ? "decode" : "prefill";
+  const std::string_view role = tile_class == kLarge ? "prefill" : tile.few_rows ? "decode8" : "decode";
   std::vector<std::uint64_t> turns;
   variant::CudaRope rope;
   if (request.program.rope) {
@@ -97,9 +98,9 @@ const CudaFamily& choose_family(const CudaRequest& request, std::string_view wan
 }  // namespace
 
 CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Program& program, const cuda::DeviceInfo& device,
-                                std::string_view family) {
+                                std::string_view family, std::int64_t max_rows) {
   if (device.arch < 75) fail(Code::unsupported, kOp, "device is sm_{}; kernels exist from sm_75 on", device.arch);
-  const CudaRequest request{spec, program, device};
+  const CudaRequest request{spec, program, device, max_rows};
   CudaKernels kernels;
   for (int c = 0; c < kNumClasses; ++c) {
     const CudaFamily& chosen = choose_family(request, family, c);
@@ -109,6 +110,19 @@ CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Progra
   }
   kernels.tune.small_rows = kernels.tune.classes[kSmall].tile_rows;
   kernels.tune.invariant_chunk = 2048;
+  return kernels;
+}
+
+std::vector<CudaKernel> cuda_kernels_of(const AttentionSpec& spec, const cuda::DeviceInfo& device, std::string_view family) {
+  const variant::Program program = variant::compile(spec.variant);
+  const AttentionSpec normal = normalise(spec, program, DeviceKind::cuda);
+  std::vector<CudaKernel> kernels;
+  for (const std::int64_t max_rows : {kFewRows, kAnyRows}) {
+    for (CudaKernel& kernel : choose_cuda_kernels(normal, program, device, family, max_rows).classes) {
+      const bool seen = std::any_of(kernels.begin(), kernels.end(), [&](const CudaKernel& k) { return k.source == kernel.source; });
+      if (!seen) kernels.push_back(std::move(kernel));
+    }
+  }
   return kernels;
 }
 

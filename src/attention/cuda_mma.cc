@@ -133,7 +133,10 @@ Shape shape_of(const CudaRequest& request, int tile_class) {
   }
   if (tile_class == kSmall) {
     const bool bytes = bits(request.spec.k_dtype) == 8 && bits(request.spec.v_dtype) == 8;
-    return bytes ? first(kDecodeShapes8) : first(kDecodeShapes);
+    Shape shape = bytes ? first(kDecodeShapes8) : first(kDecodeShapes);
+    const bool few_rows = request.max_rows <= kFewRows && request.spec.num_qo_heads / request.spec.num_kv_heads <= kFewRows;
+    if (few_rows) shape.tile_rows = std::min<int>(shape.tile_rows, kFewRows);
+    return shape;
   }
   return request.spec.head_dim_vo > 128 ? first(kLongPrefillShapes) : first(kPrefillShapes);
 }
@@ -173,6 +176,7 @@ CudaTile mma_tile(const CudaRequest& request, int tile_class) {
   tile.blocks_per_sm = shape.blocks_per_sm;
   tile.stages = shape.slots;
   tile.warps_rows = shape.warps_rows;
+  tile.few_rows = shape.tile_rows <= kFewRows;
   tile.shared_bytes = shared_bytes(request, shape);
   tile.math = variant::CudaMath::approximate;
   if (tile_class == kSmall) {

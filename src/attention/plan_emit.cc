@@ -48,7 +48,76 @@ class Emitter {
 
   std::int64_t part_rows() const { return part_rows_; }
 
+  /// The same for all units of a line whose strips are one item each, none of them shared. First every tile is written whole, with room
+  /// left for what its cuts add; then the cuts: no step depends on where a unit ends, which is not to be predicted.
+  void write_single_items(std::span<const LineSpot> ends, const std::int64_t* costs, std::int32_t* unit_begin) {
+    std::vector<std::int32_t>& cuts = p_.tile_cuts;
+    cuts.assign(static_cast<std::size_t>(p_.num_instances), 0);
+    for (std::size_t u = 0; u < ends.size(); ++u) {
+      if (ends[u].keys_taken > 0 && costs[u] > 0) ++cuts[instance_of(ends[u])];
+    }
+    const std::int32_t* tile_cuts = cuts.data();
+    WorkItem* const begin = next_;
+    for (std::int32_t s = 0; s < line_.num_strips; ++s) {
+      const LineStrip& strip = line_.strips[s];
+      const WorkItem* item = line_.items + line_.tiles[strip.tile_begin].item_begin;
+      for (std::int32_t c = 0; c < strip.copies; ++c) {
+        *next_ = *item;
+        next_->kv_head = static_cast<std::uint16_t>(strip.head_begin + c);
+        next_ += 1 + *tile_cuts++;
+      }
+    }
+    WorkItem* part = begin;  // where the instance at work begins, or its last part that was written ends
+    std::int64_t at = 0;     // the instance
+    for (std::size_t u = 0; u < ends.size(); ++u) {
+      const LineSpot& end = ends[u];
+      const std::int64_t instance = end.strip == line_.num_strips ? p_.num_instances : static_cast<std::int64_t>(instance_of(end));
+      if (at_.keys_taken > 0 && instance != at) {
+        write_cut(*part++, 0);
+        ++at;
+      }
+      part += instance - at;
+      at = instance;
+      at_.strip = end.strip;
+      at_.copy = end.copy;
+      if (end.keys_taken > 0 && costs[u] > 0) write_cut(*part++, end.keys_taken);
+      unit_begin[u] = static_cast<std::int32_t>(part - out_);
+    }
+  }
+
  private:
+  std::size_t instance_of(const LineSpot& at) const { return static_cast<std::size_t>(line_.strips[at.strip].instance_begin + at.copy); }
+
+  /// The stretch of the tile that at_ is in, up to `stop` keys (0: its end), as a part. Fields are written once, in place: a copy of what
+  /// has just been written piecemeal waits for the pieces.
+  void write_cut(WorkItem& to, std::int32_t stop) {
+    const LineTile& tile = line_.tiles[line_.strips[at_.strip].tile_begin];
+    const WorkItem& item = line_.items[tile.item_begin];
+    const std::int32_t rows = item.row_count;
+    if (at_.keys_taken == 0) {
+      part_ = {};
+      part_.part_row = static_cast<std::int32_t>(part_rows_);
+    }
+    const std::int32_t begin = item.kv_begin + at_.keys_taken;
+    const std::int32_t end = stop > 0 ? item.kv_begin + stop : item.kv_end;
+    const std::int32_t full_begin = std::clamp(item.full_begin, begin, end);
+    const std::int32_t full_end = std::clamp(item.full_end, begin, end);
+    const bool has_full = full_begin < full_end;
+    to = item;
+    to.kv_head = head();
+    to.kv_begin = begin;
+    to.kv_end = end;
+    to.full_begin = has_full ? full_begin : begin;
+    to.full_end = has_full ? full_end : begin;
+    to.cost = static_cast<std::int32_t>(std::min(item_cost(tile, end - begin), kMaxIndex));
+    to.part_row = take_rows(true, rows);
+    to.flags = WorkItem::kFirst | WorkItem::kLast;
+    to.merge_begin = static_cast<std::int32_t>(p_.merges.size());
+    to.merge_count = 1;
+    at_.keys_taken = stop;
+    if (stop == 0) add_merge(item.row_begin, rows);
+  }
+
   bool before_in_strip(const LineSpot& end) const {
     if (at_.copy != end.copy) return at_.copy < end.copy;
     if (at_.tile != end.tile) return at_.tile < end.tile;
@@ -206,7 +275,7 @@ UnitShares shares_of(const Planner& p, const ScheduleState& schedule, int list) 
   const std::int32_t blocks = class_blocks(schedule, list);
   const ClassTune& tune = schedule.tune.classes[list];
   const bool enough = p.total_cost[list] / blocks * kShare / 256 >= tune.cost_piece + kFewestSteps * tune.cost_block;
-  return {units, blocks, enough ? kShare : 0};
+  return {units, blocks, 0, enough ? kShare : 0};
 }
 
 }  // namespace
@@ -227,9 +296,19 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
     const std::span<const LineStrip> strips = strips_of(p, schedule, list);
     const abi::Line line{strips.data(), p.tiles.data(), p.items.data(), static_cast<std::int32_t>(strips.size()),
                          !schedule.spec.batch_invariant};
-    partition(line, shares_of(p, schedule, list), {p.total_cost[list], p.max_piece_cost[list], p.min_step_cost[list]},
+    partition(line, shares_of(p, schedule, list),
+              {.total = p.total_cost[list],
+               .max_piece = p.max_piece_cost[list],
+               .min_step = p.min_step_cost[list],
+               .num_tiles = p.num_tiles[list],
+               .max_tile = p.max_tile_cost[list]},
               p.unit_ends.data() + begin, p.unit_costs.data() + begin);
     emitter.start(line);
+    if (line.cut_items && p.regions.empty() && strips.size() == p.items.size()) {
+      emitter.write_single_items({p.unit_ends.data() + begin, static_cast<std::size_t>(end - begin)}, p.unit_costs.data() + begin,
+                                 p.unit_begin.data() + begin + 1);
+      continue;
+    }
     for (int u = begin; u < end; ++u) {
       emitter.write_unit(p.unit_ends[static_cast<std::size_t>(u)]);
       p.unit_begin[static_cast<std::size_t>(u) + 1] = static_cast<std::int32_t>(emitter.written());

@@ -90,6 +90,16 @@ void TileMask::find_shifted(const Box& box, std::int64_t key, std::int64_t pos, 
   }
 }
 
+bool TileMask::sees_all(const variant::Range& q_pos, std::int64_t pos, std::int64_t len) const {
+  const std::int64_t height = q_pos.hi - q_pos.lo;
+  const std::int64_t begin = pos - q_pos.lo;
+  const std::int64_t end = begin + len;
+  const Relative& r = relative(height);
+  if (!shift_invariant_ || r.height != height || r.begin > begin || r.end < end || r.runs.empty()) return false;
+  const MaskProver::Run& first = r.runs.front();
+  return first.always && first.begin <= begin && first.end >= end;
+}
+
 void TileMask::find_stretch(const Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
                             std::vector<KeyRun>& runs) {
   if (shift_invariant_) return find_shifted(box, key, pos, len, grain, runs);

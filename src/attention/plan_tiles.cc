@@ -260,6 +260,7 @@ class TileLayer {
     }
     p_.num_instances += std::int64_t{heads} * (strip.tile_end - strip.tile_begin);
     p_.num_items += static_cast<std::int64_t>(p_.items.size() - item_begin) * heads;
+    p_.num_tiles[list_] += std::int64_t{heads} * (strip.tile_end - strip.tile_begin);
     p_.total_cost[list_] += strip.cost * heads;
   }
 
@@ -277,16 +278,11 @@ class TileLayer {
     form.segment = static_cast<std::uint16_t>(s_);
 
     const std::size_t first = p_.items.size();
-    ItemWriter writer(p_.items, form, block_[class_], row.kv_len, chunk_);
-    if (!masked_) {
-      if (row.kv_len > 0) writer.add({0, row.kv_len, true});
-    } else if (row.kv_len > 0) {
-      p_.runs.clear();
-      p_.mask.find(box_of(group_.quotient(row_begin), group_.quotient(row_end - 1), strip.head_begin, strip.copies), p_.stretches,
-                   tune.kv_block, p_.runs);
-      for (const KeyRun& run : p_.runs) writer.add(run);
-    }
-    if (!writer.finish()) {
+    if (sees_all(row, row_begin, row_end)) {
+      WorkItem& item = p_.items.emplace_back(form);
+      item.kv_end = item.full_end = static_cast<std::int32_t>(row.kv_len);
+      p_.pairs += rows * row.kv_len * strip.copies;
+    } else if (!write_visible(strip, row, form, row_begin, row_end)) {
       if (drop_empty_) return;
       p_.items.push_back(form);
     }
@@ -310,7 +306,37 @@ class TileLayer {
     p_.items[first].flags |= WorkItem::kFirst;
     p_.items.back().flags |= WorkItem::kLast;
     strip.cost += tile.cost;
-    p_.pairs += rows * writer.keys() * strip.copies;
+    p_.max_tile_cost[list_] = std::max(p_.max_tile_cost[list_], tile.cost);
+  }
+
+  /// Whether every row surely sees every key, told without a search: so it is for nearly all of a decoding batch.
+  bool sees_all(const abi::KvRow& row, std::int64_t row_begin, std::int64_t row_end) {
+    if (chunk_ > 0 || row.kv_len == 0) return false;
+    if (!masked_) return true;
+    if (p_.stretches.size() != 1) return false;
+    const std::int64_t first = group_.quotient(row_begin);
+    const std::int64_t last = group_.quotient(row_end - 1);
+    while (request_end(request_) <= first) ++request_;
+    const abi::RequestInfo& r = p_.requests[request_];
+    return last < r.q_begin + r.q_len &&
+           p_.mask.sees_all({r.q_pos + first - r.q_begin, r.q_pos + last - r.q_begin}, p_.stretches[0].pos, row.kv_len);
+  }
+
+  /// Writes what the tile sees; false if that is nothing.
+  bool write_visible(const abi::LineStrip& strip, const abi::KvRow& row, const WorkItem& form, std::int64_t row_begin,
+                     std::int64_t row_end) {
+    ItemWriter writer(p_.items, form, block_[class_], row.kv_len, chunk_);
+    if (!masked_) {
+      if (row.kv_len > 0) writer.add({0, row.kv_len, true});
+    } else if (row.kv_len > 0) {
+      p_.runs.clear();
+      p_.mask.find(box_of(group_.quotient(row_begin), group_.quotient(row_end - 1), strip.head_begin, strip.copies), p_.stretches,
+                   schedule_.tune.classes[class_].kv_block, p_.runs);
+      for (const KeyRun& run : p_.runs) writer.add(run);
+    }
+    const bool wrote = writer.finish();
+    p_.pairs += (row_end - row_begin) * writer.keys() * strip.copies;
+    return wrote;
   }
 
   Planner& p_;
@@ -337,6 +363,8 @@ void lay_tiles(Planner& p, const ScheduleState& schedule, const Batch& batch) {
   std::fill_n(p.total_cost, kNumClasses, 0);
   std::fill_n(p.max_piece_cost, kNumClasses, 0);
   std::fill_n(p.min_step_cost, kNumClasses, kMaxIndex);
+  std::fill_n(p.num_tiles, kNumClasses, 0);
+  std::fill_n(p.max_tile_cost, kNumClasses, 0);
   p.heads_differ = false;
   bool needs_mask = false;
   for (const KvSegment& segment : batch.segments) needs_mask = needs_mask || segment.masked;

@@ -50,6 +50,9 @@ class TileMask {
   explicit TileMask(const variant::Program& program);
   void bind(const variant::ParamTable& params);
   bool differs_by_head() const { return differs_by_head_; }
+  /// Whether rows at these positions are known to see all of `len` keys from position `pos` on: true only where a search has found it out
+  /// for other rows at the same distances.
+  bool sees_all(const variant::Range& q_pos, std::int64_t pos, std::int64_t len) const;
   /// Appends the runs of [begin, end) of the stretches to `runs`, ascending.
   void find(const variant::Box& box, std::span<const Stretch> stretches, std::int64_t kv_block, std::vector<KeyRun>& runs);
 
@@ -58,6 +61,7 @@ class TileMask {
     std::int64_t height = -1, begin = 0, end = 0;
     std::vector<variant::MaskProver::Run> runs;
   };
+  const Relative& relative(std::int64_t height) const { return relative_[static_cast<std::size_t>(height) % relative_.size()]; }
   void find_shifted(const variant::Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
                     std::vector<KeyRun>& runs);
   void find_stretch(const variant::Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
@@ -115,6 +119,8 @@ struct Planner {
   std::int64_t total_cost[kNumClasses] = {};  // of each list; all in the first where classes are not separate
   std::int64_t max_piece_cost[kNumClasses] = {};
   std::int64_t min_step_cost[kNumClasses] = {};
+  std::int64_t num_tiles[kNumClasses] = {};  // of all copies
+  std::int64_t max_tile_cost[kNumClasses] = {};
   std::int64_t pairs = 0;     // packed rows x keys over all copies
   bool heads_differ = false;  // some strip is for one head only
 
@@ -130,6 +136,7 @@ struct Planner {
   std::vector<abi::LineSpot> unit_ends;
   std::vector<std::int64_t> unit_costs;
   std::vector<PartRange> part_ranges;
+  std::vector<std::int32_t> tile_cuts;
   std::vector<std::int32_t> unit_begin;
   std::vector<abi::MergeItem> merges;
   std::vector<abi::MergePart> merge_parts;

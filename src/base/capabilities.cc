@@ -14,7 +14,6 @@ constexpr std::string_view kFloats = "f32, f16, bf16";
 constexpr std::string_view kCodes = "f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4";
 constexpr std::string_view kTokens = "i32, i64";
 
-// The CUDA kernels of sampling have run under the emulator only: their rows say no until they have run on a GPU.
 constexpr std::array kTable = {
     OperatorCapability{"rms_norm", "norm.h", true, true, Capture::yes, kFloats, kCodes},
     OperatorCapability{"layer_norm", "norm.h", true, true, Capture::yes, kFloats, kCodes},
@@ -32,13 +31,13 @@ constexpr std::array kTable = {
     OperatorCapability{"merge_state", "attention.h", true, true, Capture::yes, kFloats, kFloats},
     OperatorCapability{"merge_states", "attention.h", true, true, Capture::yes, kFloats, kFloats},
     OperatorCapability{"merge_states_varlen", "attention.h", true, true, Capture::no, kFloats, kFloats},
-    OperatorCapability{"sample", "sampling.h", true, false, Capture::not_applicable, kFloats, kTokens},
-    OperatorCapability{"softmax", "sampling.h", true, false, Capture::not_applicable, kFloats, "f32"},
-    OperatorCapability{"top_p_renorm_probs", "sampling.h", true, false, Capture::not_applicable, kFloats, "f32"},
-    OperatorCapability{"top_k_renorm_probs", "sampling.h", true, false, Capture::not_applicable, kFloats, "f32"},
-    OperatorCapability{"top_k_mask_logits", "sampling.h", true, false, Capture::not_applicable, kFloats, kFloats},
-    OperatorCapability{"top_k", "sampling.h", true, false, Capture::not_applicable, kFloats, kTokens},
-    OperatorCapability{"chain_speculative_sample", "sampling.h", true, false, Capture::not_applicable, kFloats, kTokens},
+    OperatorCapability{"sample", "sampling.h", true, true, Capture::yes, kFloats, kTokens},
+    OperatorCapability{"softmax", "sampling.h", true, true, Capture::yes, kFloats, "f32"},
+    OperatorCapability{"top_p_renorm_probs", "sampling.h", true, true, Capture::yes, kFloats, "f32"},
+    OperatorCapability{"top_k_renorm_probs", "sampling.h", true, true, Capture::yes, kFloats, "f32"},
+    OperatorCapability{"top_k_mask_logits", "sampling.h", true, true, Capture::yes, kFloats, kFloats},
+    OperatorCapability{"top_k", "sampling.h", true, true, Capture::yes, kFloats, kTokens},
+    OperatorCapability{"chain_speculative_sample", "sampling.h", true, true, Capture::yes, kFloats, kTokens},
 };
 
 }  // namespace

@@ -30,6 +30,22 @@ girih_status girih_append_planned(const girih_context* context, const girih_devi
   });
 }
 
+girih_status girih_append_by_table(const girih_context* context, const girih_kv_store* store, const girih_tensor* slots,
+                                   const girih_tensor* batch_indices, const girih_tensor* positions, const girih_tensor* kv_indptr,
+                                   const girih_tensor* kv_indices, const girih_tensor* k, const girih_tensor* k_rope, const girih_tensor* v,
+                                   void* stream) {
+  return guarded("girih_append_by_table", [&](const Call& call) {
+    const girih::Context& on = call.handle(context, "context").value;
+    const girih::AppendTable table{.slots = tensor(call, slots, "slots"),
+                                   .batch_indices = tensor(call, batch_indices, "batch_indices"),
+                                   .positions = tensor(call, positions, "positions"),
+                                   .kv_indptr = tensor(call, kv_indptr, "kv_indptr"),
+                                   .kv_indices = tensor(call, kv_indices, "kv_indices")};
+    girih::append(on, girih::c_api::kv_store(call, store, "store"), table, tensor(call, k, "k"), tensor(call, k_rope, "k_rope"),
+                  tensor(call, v, "v"), stream);
+  });
+}
+
 girih_status girih_copy_pages(const girih_context* context, const girih_kv_store* store, int32_t num_kv_heads, int32_t dim_k,
                               int32_t dim_rope, int32_t dim_v, const girih_page_copy* copies, int64_t num_copies, void* stream) {
   return guarded("girih_copy_pages", [&](const Call& call) {

@@ -39,6 +39,11 @@ const jit::Kernel& Runtime::kernel(std::string_view op, const std::string& name,
   return *found;
 }
 
+const jit::Kernel* Runtime::find(const std::string& name) const {
+  const auto found = by_name.find(name);
+  return found == by_name.end() ? nullptr : found->second;
+}
+
 std::vector<const jit::Kernel*> Runtime::load(std::span<const jit::KernelSource> sources, std::span<const std::int64_t> shared_bytes) {
   jit->warmup(sources);
   std::vector<const jit::Kernel*> kernels;

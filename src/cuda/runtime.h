@@ -27,6 +27,9 @@ struct Runtime {
   const jit::Kernel& kernel(std::string_view op, const std::string& name, const std::string& source, Stream stream,
                             std::int64_t shared_bytes = 0);
 
+  /// The same kernel where it has been called for; else null.
+  const jit::Kernel* find(const std::string& name) const;
+
   std::shared_ptr<const DeviceContext> device;
   std::shared_ptr<jit::Jit> jit;
   std::shared_ptr<jit::KernelLoader> loader;  // schedules keep it, too: their kernels live in it

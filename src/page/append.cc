@@ -22,6 +22,7 @@ namespace {
 using page::Piece;
 
 constexpr std::string_view kOp = "append";
+constexpr std::int64_t kMostSlots = std::int64_t{1} << 31;  // that kernels divide by the page size
 
 /// One plane with the tensor that is written to it.
 struct PlaneJob {
@@ -36,6 +37,7 @@ struct PlaneJob {
   page::RowWriter writer;
 };
 
+/// `rows`: how many of the tensor's are read.
 void check_source(Device device, std::string_view what, const TensorView& t, std::int64_t rows) {
   if (t.rank != 3) fail(Code::invalid_argument, kOp, "{} has rank {}; must be 3: [tokens, heads, dim]", what, t.rank);
   if (t.device != device) fail(Code::invalid_argument, kOp, "{}.device={}; the context is for {}", what, name(t.device), name(device));
@@ -43,7 +45,7 @@ void check_source(Device device, std::string_view what, const TensorView& t, std
     fail(Code::invalid_argument, kOp, "{} is {}; new keys and values must be f32, f16 or bf16", what, name(t.dtype));
   }
   if (t.shape[0] < rows) {
-    fail(Code::invalid_argument, kOp, "{}.shape[0]={} < append_indptr's last={}; every appended token needs a row", what, t.shape[0], rows);
+    fail(Code::invalid_argument, kOp, "{}.shape[0]={} < {} tokens that are appended; every one needs a row", what, t.shape[0], rows);
   }
   if (rows > 0 && t.data == nullptr) fail(Code::invalid_argument, kOp, "{}.data is null; must hold {} rows", what, rows);
 }
@@ -145,6 +147,7 @@ void write_rows(const std::vector<PlaneJob>& jobs, const std::vector<Piece>& pie
   if (begin == end) return;
   auto piece = std::upper_bound(pieces.begin(), pieces.end(), begin, [](std::int64_t row, const Piece& p) { return row < p.row; }) - 1;
   for (; piece != pieces.end() && piece->row < end; ++piece) {
+    if (piece->page < 0) continue;
     const std::int64_t first = std::max(begin, piece->row);
     const std::int64_t last = std::min(end, piece->row + piece->count);
     const Piece part{first, piece->page, piece->token + (first - piece->row), last - first};
@@ -183,19 +186,8 @@ std::vector<page::PlaneSource> device_planes(Device device, const KvStore& store
   return planes;
 }
 
-}  // namespace
-
-void append(const Context& context, const KvStore& store, const AppendBatch& batch, const TensorView& k, const TensorView& k_rope,
-            const TensorView& v, void* stream) {
-  page::check_pages(kOp, store);
-  const std::vector<Piece> pieces = page::plan_append(kOp, store, batch);
-  const std::int64_t rows = batch.append_indptr[batch.append_indptr.size() - 1];
-  check_tensors(context.device(), store, rows, k, k_rope, v);
-  if (context.device().kind == DeviceKind::cuda) {
-    const std::vector<page::PlaneSource> planes = device_planes(context.device(), store, rows, k, k_rope, v);
-    if (rows > 0) page::append_on_device(context, store, planes, pieces, rows, stream);
-    return;
-  }
+void append_on_cpu(const Context& context, const KvStore& store, const std::vector<Piece>& pieces, std::int64_t rows, const TensorView& k,
+                   const TensorView& k_rope, const TensorView& v, void* stream) {
   if (stream != nullptr) fail(Code::invalid_argument, kOp, "stream is given; the context is for the CPU");
   std::vector<PlaneJob> jobs;
   jobs.push_back(make_job("k", "store.k", store, store.k, k, rows, k.shape[1]));
@@ -210,6 +202,56 @@ void append(const Context& context, const KvStore& store, const AppendBatch& bat
     const std::int64_t begin = worker * share + std::min<std::int64_t>(worker, rest);
     write_rows(jobs, pieces, begin, begin + share + (worker < rest ? 1 : 0));
   });
+}
+
+}  // namespace
+
+void append(const Context& context, const KvStore& store, const AppendBatch& batch, const TensorView& k, const TensorView& k_rope,
+            const TensorView& v, void* stream) {
+  page::check_pages(kOp, store);
+  const std::vector<Piece> pieces = page::plan_append(kOp, store, batch);
+  const std::int64_t rows = batch.append_indptr[batch.append_indptr.size() - 1];
+  check_tensors(context.device(), store, rows, k, k_rope, v);
+  if (context.device().kind == DeviceKind::cuda) {
+    const std::vector<page::PlaneSource> planes = device_planes(context.device(), store, rows, k, k_rope, v);
+    if (rows > 0) page::append_on_device(context, store, planes, pieces, rows, stream);
+    return;
+  }
+  append_on_cpu(context, store, pieces, rows, k, k_rope, v, stream);
+}
+
+void append(const Context& context, const KvStore& store, const AppendTable& table, const TensorView& k, const TensorView& k_rope,
+            const TensorView& v, void* stream) {
+  page::check_pages(kOp, store);
+  const std::int64_t rows = page::check_table(kOp, context.device(), store, table);
+  check_tensors(context.device(), store, rows, k, k_rope, v);
+  if (context.device().kind == DeviceKind::cpu) {
+    append_on_cpu(context, store, page::plan_append(kOp, store, table), rows, k, k_rope, v, stream);
+    return;
+  }
+  if (table.slots.rank != 0 && store.page_size != kEndlessPage && store.num_pages > kMostSlots / store.page_size) {
+    fail(Code::unsupported, kOp, "slots of a store of {} pages of {}: more than 2^31 places; give batch_indices and positions",
+         store.num_pages, store.page_size);
+  }
+  const std::vector<page::PlaneSource> planes = device_planes(context.device(), store, rows, k, k_rope, v);
+  if (rows == 0) return;
+  const TensorView* arrays[] = {&table.slots, &table.batch_indices, &table.positions, &table.kv_indptr};
+  const unsigned char* data[4];
+  std::int32_t wide = 0;
+  for (int i = 0; i < 4; ++i) {
+    data[i] = static_cast<const unsigned char*>(arrays[i]->data);
+    if (arrays[i]->dtype == DType::i64) wide |= 1 << i;
+  }
+  const abi::AppendTable args{.slots = data[0],
+                              .batch_indices = data[1],
+                              .positions = data[2],
+                              .kv_indptr = data[3],
+                              .num_requests = table.slots.rank == 0 ? table.kv_indptr.shape[0] - 1 : 0,
+                              .num_pages = store.num_pages,
+                              .num_entries = table.kv_indices.rank == 0 ? 0 : table.kv_indices.shape[0],
+                              .given = 1,
+                              .wide = wide};
+  page::append_by_table(context, store, args, static_cast<const std::int32_t*>(table.kv_indices.data), planes, rows, stream);
 }
 
 void append(const Context& context, const DevicePlan& plan, const KvStore& store, std::span<const std::int32_t> kv_indices,

@@ -90,6 +90,16 @@ void append_planned(const Context& context, const attention::DevicePlanState& pl
   rows::run_on_device(context, "append", launch, stream);
 }
 
+void append_by_table(const Context& context, const KvStore& store, const abi::AppendTable& table, const std::int32_t* kv_indices,
+                     std::span<const PlaneSource> planes, std::int64_t num_rows, void* stream) {
+  rows::Launch launch = describe_append(planes, num_rows);
+  for (int i = 0; i < launch.num_parts; ++i) launch.configs[static_cast<std::size_t>(i)].listed = true;
+  launch.params.table = table;
+  launch.params.kv_indices = kv_indices;
+  launch.params.page_size = attention::fast_divider(store.page_size);
+  rows::run_on_device(context, "append", launch, stream);
+}
+
 void copy_on_device(const Context& context, const abi::CopyParams& shapes, std::span<const PageCopy> copies, void* stream) {
   static_assert(sizeof(PageCopy) == sizeof(abi::PagePair));
   cuda::Runtime& runtime = context.cuda();

@@ -30,6 +30,9 @@ void append_on_device(const Context& context, const KvStore& store, std::span<co
                       std::int64_t num_rows, void* stream);
 void append_planned(const Context& context, const attention::DevicePlanState& plan, const KvStore& store, std::int64_t segment,
                     std::span<const std::int32_t> kv_indices, std::span<const PlaneSource> planes, void* stream);
+/// `table` holds pointers to the device and how they are read.
+void append_by_table(const Context& context, const KvStore& store, const abi::AppendTable& table, const std::int32_t* kv_indices,
+                     std::span<const PlaneSource> planes, std::int64_t num_rows, void* stream);
 void copy_on_device(const Context& context, const abi::CopyParams& shapes, std::span<const PageCopy> copies, void* stream);
 
 }  // namespace girih::page

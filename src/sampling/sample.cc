@@ -10,6 +10,7 @@
 #include "cpu/thread_pool.h"
 #include "sampling/check.h"
 #include "sampling/row.h"
+#include "sampling/sampling_cuda.h"
 #include "sampling/workers.h"
 
 namespace girih {
@@ -162,6 +163,7 @@ void sample(const Context& context, const SampleArgs& args) {
   const abi::SampleParams p = sampling::check_sample(context, args);
   if (p.rows == 0) return;
   require_backend(context, "sample");
+  if (context.device().kind == DeviceKind::cuda) return sampling::sample_on_device(context, p, args.input.dtype, args.stream);
   sampling::for_each_row(
       context, p.rows, [&] { return Sampler(p, args.input.dtype, sampling::cpu_kernels(context.cpu_target())); },
       [](Sampler& sampler, std::int64_t r) { sampler.run(r); });
@@ -172,6 +174,8 @@ void softmax(const Context& context, const TensorView& logits, const RowFloat& t
   p.temperature = sampling::row_float("softmax", "temperature", context, temperature, p.rows, sampling::FloatRule::temperature);
   if (p.rows == 0) return;
   require_backend(context, "softmax");
+  if (context.device().kind == DeviceKind::cuda)
+    return sampling::rows_on_device(context, sampling::KernelKind::softmax, p, logits.dtype, stream);
   sampling::for_each_row(
       context, p.rows, [&] { return Row(sampling::cpu_kernels(context.cpu_target()), p.vocab); },
       [&](Row& row, std::int64_t r) { softmax_row(row, p, logits.dtype, r); });
@@ -182,6 +186,8 @@ void top_p_renorm_probs(const Context& context, const TensorView& probs, const R
   p.top_p = sampling::row_float("top_p_renorm_probs", "top_p", context, top_p, p.rows, sampling::FloatRule::top_p);
   if (p.rows == 0) return;
   require_backend(context, "top_p_renorm_probs");
+  if (context.device().kind == DeviceKind::cuda)
+    return sampling::rows_on_device(context, sampling::KernelKind::top_p_renorm, p, probs.dtype, stream);
   sampling::for_each_row(
       context, p.rows, [&] { return Row(sampling::cpu_kernels(context.cpu_target()), p.vocab); },
       [&](Row& row, std::int64_t r) { renorm_row(row, p, probs.dtype, r, {.top_p = p.top_p.at(r)}); });
@@ -192,6 +198,8 @@ void top_k_renorm_probs(const Context& context, const TensorView& probs, const R
   p.top_k = sampling::row_int("top_k_renorm_probs", "top_k", context, top_k, p.rows);
   if (p.rows == 0) return;
   require_backend(context, "top_k_renorm_probs");
+  if (context.device().kind == DeviceKind::cuda)
+    return sampling::rows_on_device(context, sampling::KernelKind::top_k_renorm, p, probs.dtype, stream);
   sampling::for_each_row(
       context, p.rows, [&] { return Row(sampling::cpu_kernels(context.cpu_target()), p.vocab); },
       [&](Row& row, std::int64_t r) { renorm_row(row, p, probs.dtype, r, {.top_k = p.top_k.at(r)}); });
@@ -202,6 +210,8 @@ void top_k_mask_logits(const Context& context, const TensorView& logits, const R
   p.top_k = sampling::row_int("top_k_mask_logits", "top_k", context, top_k, p.rows);
   if (p.rows == 0) return;
   require_backend(context, "top_k_mask_logits");
+  if (context.device().kind == DeviceKind::cuda)
+    return sampling::rows_on_device(context, sampling::KernelKind::top_k_mask, p, logits.dtype, stream);
   sampling::for_each_row(
       context, p.rows, [&] { return Row(sampling::cpu_kernels(context.cpu_target()), p.vocab); },
       [&](Row& row, std::int64_t r) { mask_row(row, p, logits.dtype, r); });

@@ -25,6 +25,7 @@ struct Sizes {
   std::int64_t ring;
 };
 Sizes sizes_for(std::int64_t shared_limit, KernelKind kind) {
+  if (shared_limit >= (std::int64_t{200} << 10)) return {12288, 16384, 4};
   if (shared_limit >= (std::int64_t{160} << 10)) return {8192, 16384, 4};
   if (shared_limit >= (std::int64_t{96} << 10)) return {4096, 8192, 4};
   return {kind == KernelKind::top_k ? 4096 : 1024, 8192, 1};
@@ -32,26 +33,67 @@ Sizes sizes_for(std::int64_t shared_limit, KernelKind kind) {
 
 /// An upper bound of sizeof(Shared<config>); the kernel asserts it.
 std::int64_t fixed_bytes(const Sizes& sizes) {
-  constexpr std::int64_t kBins = 2048, kOther = 2048;
+  constexpr std::int64_t kBins = 2048, kOther = 14336;
   const std::int64_t tiles = abi::kMaxVocab * 4 / sizes.tile_bytes + 2;
   return round_up(sizes.list_capacity * 8 + kBins * 8 + tiles * 12 + kOther, 128);
 }
 
+/// A kernel's use of shared memory.
+struct Footprint {
+  Sizes sizes;
+  std::int64_t fixed;  ///< bytes ahead of the slots for tiles
+  std::int64_t slots;
+  std::int64_t shared_bytes;
+  std::int64_t tile;
+};
+Footprint footprint_of(KernelKind kind, DType type, std::int64_t shared_limit, const SampleTraits& traits) {
+  Footprint f{.sizes = sizes_for(shared_limit, kind), .fixed = 0, .slots = 0, .shared_bytes = 0, .tile = 0};
+  f.tile = f.sizes.tile_bytes / (bits(type) / 8);
+  f.fixed = fixed_bytes(f.sizes) + (traits.edits ? f.tile * 4 : 0);
+  f.slots = std::min<std::int64_t>((shared_limit - 1024 - f.fixed) / f.sizes.tile_bytes, 16);
+  f.shared_bytes = f.fixed + f.slots * f.sizes.tile_bytes;
+  return f;
+}
+
+std::string kernel_name(KernelKind kind, DType type, const SampleTraits& t) {
+  std::string text(kKindNames[static_cast<std::size_t>(kind)]);
+  text.append("_").append(name(type));
+  if (kind != KernelKind::sample) return text;
+  text += t.probs ? "_probs" : "_logits";
+  if (t.edits) text += "_edits";
+  if (t.masked) text += "_mask";
+  if (t.top_k) text += "_top_k";
+  if (t.top_p) text += "_top_p";
+  if (t.first) text += "_first";
+  return text;
+}
+
 std::string_view type_name(DType t) { return t == DType::f32 ? "float" : name(t); }
 
-const jit::Kernel& load(const Context& context, std::string_view op, const SamplingKernel& kernel, void* stream) {
-  return context.cuda().kernel(op, kernel.name, kernel.source, stream, kernel.shared_bytes);
+struct Loaded {
+  const jit::Kernel& kernel;
+  std::int64_t shared_bytes;
+  std::int64_t tile;
+};
+/// The source of a kernel is only made for one that is not loaded yet.
+Loaded load(const Context& context, std::string_view op, KernelKind kind, DType type, const SampleTraits& traits, void* stream) {
+  cuda::Runtime& runtime = context.cuda();
+  const std::int64_t limit = runtime.device->info().shared_per_block;
+  const Footprint footprint = footprint_of(kind, type, limit, traits);
+  const std::string name = kernel_name(kind, type, traits);
+  if (const jit::Kernel* found = runtime.find(name)) return {*found, footprint.shared_bytes, footprint.tile};
+  const SamplingKernel kernel = sampling_kernel(kind, type, limit, traits);
+  return {runtime.kernel(op, name, kernel.source, stream, kernel.shared_bytes), kernel.shared_bytes, kernel.tile};
 }
 
 template <typename Params>
-void launch(const Context& context, std::string_view op, const SamplingKernel& kernel, std::int64_t rows, std::int64_t vocab,
-            const Params& p, void* stream) {
+void launch(const Context& context, std::string_view op, const Loaded& kernel, std::int64_t rows, std::int64_t vocab, const Params& p,
+            void* stream) {
   cuda::Runtime& runtime = context.cuda();
-  const cuda::Function function = load(context, op, kernel, stream).function;
   const int cluster = cluster_size(runtime.device->info(), rows, vocab, kernel.tile);
   if (rows * cluster > INT32_MAX) fail(Code::invalid_argument, op, "the batch has {} rows; must be at most {}", rows, INT32_MAX / cluster);
   const cuda::CurrentDevice current(*runtime.device);
-  runtime.device->driver().launch({.function = function,
+  runtime.device->driver().launch({.function = kernel.kernel.function,
                                    .num_blocks = static_cast<int>(rows * cluster),
                                    .num_threads = kThreads,
                                    .shared_bytes = kernel.shared_bytes,
@@ -59,8 +101,6 @@ void launch(const Context& context, std::string_view op, const SamplingKernel& k
                                    .cluster_size = cluster},
                                   &p);
 }
-
-std::int64_t shared_limit(const Context& context) { return context.cuda().device->info().shared_per_block; }
 
 }  // namespace
 
@@ -73,46 +113,35 @@ SampleTraits traits_of(const abi::SampleParams& p) {
 }
 
 SamplingKernel sampling_kernel(KernelKind kind, DType type, std::int64_t shared_limit, const SampleTraits& t) {
-  const Sizes sizes = sizes_for(shared_limit, kind);
-  const std::int64_t item = bits(type) / 8;
-  const std::int64_t fixed = fixed_bytes(sizes) + (t.edits ? sizes.tile_bytes / item * 4 : 0);
-  const std::int64_t slots = std::min<std::int64_t>((shared_limit - 1024 - fixed) / sizes.tile_bytes, 16);
-  const bool samples = kind == KernelKind::sample;
+  const Footprint f = footprint_of(kind, type, shared_limit, t);
   const std::string_view what = kKindNames[static_cast<std::size_t>(kind)];
-  SamplingKernel kernel;
-  kernel.tile = sizes.tile_bytes / item;
-  kernel.shared_bytes = fixed + slots * sizes.tile_bytes;
-  kernel.name = fmt::format("{}_{}", what, name(type));
-  if (samples) {
-    kernel.name += fmt::format("_{}{}{}{}{}{}", t.probs ? "probs" : "logits", t.edits ? "_edits" : "", t.masked ? "_mask" : "",
-                               t.top_k ? "_top_k" : "", t.top_p ? "_top_p" : "", t.first ? "_first" : "");
-  }
-  const std::string config = fmt::format("Config{{{}, {}, {}}}", sizes.list_capacity, sizes.tile_bytes, sizes.ring);
+  SamplingKernel kernel{.name = kernel_name(kind, type, t), .source = {}, .shared_bytes = f.shared_bytes, .tile = f.tile};
+  const std::string config = fmt::format("Config{{{}, {}, {}}}", f.sizes.list_capacity, f.sizes.tile_bytes, f.sizes.ring);
   std::string_view file = "sample", params = "SampleParams";
   std::string call;
   switch (kind) {
     case KernelKind::sample:
       call = fmt::format("run_sample<kConfig, {}, Traits{{{}, {}, {}, {}, {}, {}}}>(p, {})", type_name(type), t.probs, t.edits, t.masked,
-                         t.top_k, t.top_p, t.first, slots);
+                         t.top_k, t.top_p, t.first, f.slots);
       break;
     case KernelKind::top_k:
       file = "top_k";
       params = "TopKParams";
-      call = fmt::format("run_top_k<kConfig, {}>(p, {})", type_name(type), slots);
+      call = fmt::format("run_top_k<kConfig, {}>(p, {})", type_name(type), f.slots);
       break;
     case KernelKind::speculative:
       file = "speculative";
       params = "SpeculativeParams";
-      call = fmt::format("run_speculative<kConfig, {}>(p, {})", type_name(type), slots);
+      call = fmt::format("run_speculative<kConfig, {}>(p, {})", type_name(type), f.slots);
       break;
-    default: call = fmt::format("run_rows<kConfig, {}, RowKind::{}>(p, {})", type_name(type), what, slots);
+    default: call = fmt::format("run_rows<kConfig, {}, RowKind::{}>(p, {})", type_name(type), what, f.slots);
   }
   kernel.source = fmt::format(
       "// {}\n#include \"sampling/{}.cuh\"\n"
       "extern \"C\" __global__ void __launch_bounds__({}) {}(const __grid_constant__ girih::abi::{} p) {{\n"
       "  using namespace girih;\n  using namespace girih::sampling;\n"
       "  constexpr Config kConfig = {};\n  static_assert(Layout<kConfig, {}, {}>::kSlots <= {});\n  {};\n}}\n",
-      kernel.name, file, kThreads, kernel.name, params, config, type_name(type), t.edits, fixed, call);
+      kernel.name, file, kThreads, kernel.name, params, config, type_name(type), t.edits, f.fixed, call);
   return kernel;
 }
 
@@ -124,21 +153,21 @@ int cluster_size(const cuda::DeviceInfo& info, std::int64_t rows, std::int64_t v
 }
 
 void sample_on_device(const Context& context, const abi::SampleParams& p, DType type, void* stream) {
-  launch(context, "sample", sampling_kernel(KernelKind::sample, type, shared_limit(context), traits_of(p)), p.rows, p.vocab, p, stream);
+  launch(context, "sample", load(context, "sample", KernelKind::sample, type, traits_of(p), stream), p.rows, p.vocab, p, stream);
 }
 
 void rows_on_device(const Context& context, KernelKind kind, const abi::SampleParams& p, DType type, void* stream) {
-  launch(context, kKindNames[static_cast<std::size_t>(kind)], sampling_kernel(kind, type, shared_limit(context)), p.rows, p.vocab, p,
-         stream);
+  const std::string_view op = kKindNames[static_cast<std::size_t>(kind)];
+  launch(context, op, load(context, op, kind, type, {}, stream), p.rows, p.vocab, p, stream);
 }
 
 void top_k_on_device(const Context& context, const abi::TopKParams& p, DType type, void* stream) {
-  launch(context, "top_k", sampling_kernel(KernelKind::top_k, type, shared_limit(context)), p.rows, p.vocab, p, stream);
+  launch(context, "top_k", load(context, "top_k", KernelKind::top_k, type, {}, stream), p.rows, p.vocab, p, stream);
 }
 
 void speculative_on_device(const Context& context, const abi::SpeculativeParams& p, DType type, void* stream) {
-  launch(context, "chain_speculative_sample", sampling_kernel(KernelKind::speculative, type, shared_limit(context)), p.batch, p.vocab, p,
-         stream);
+  constexpr std::string_view kOp = "chain_speculative_sample";
+  launch(context, kOp, load(context, kOp, KernelKind::speculative, type, {}, stream), p.batch, p.vocab, p, stream);
 }
 
 }  // namespace girih::sampling

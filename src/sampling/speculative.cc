@@ -5,6 +5,7 @@
 #include "base/numeric.h"
 #include "sampling/check.h"
 #include "sampling/row.h"
+#include "sampling/sampling_cuda.h"
 #include "sampling/workers.h"
 
 namespace girih {
@@ -86,6 +87,7 @@ void chain_speculative_sample(const Context& context, const SpeculativeArgs& arg
   const abi::SpeculativeParams p = sampling::check_speculative(context, args);
   if (p.batch == 0) return;
   require_backend(context, "chain_speculative_sample");
+  if (context.device().kind == DeviceKind::cuda) return sampling::speculative_on_device(context, p, args.target_probs.dtype, args.stream);
   sampling::for_each_row(
       context, p.batch, [&] { return Chain(p, args.target_probs.dtype, sampling::cpu_kernels(context.cpu_target())); },
       [](Chain& chain, std::int64_t b) { chain.run(b); });

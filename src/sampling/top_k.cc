@@ -9,6 +9,7 @@
 #include "base/numeric.h"
 #include "sampling/check.h"
 #include "sampling/row.h"
+#include "sampling/sampling_cuda.h"
 #include "sampling/workers.h"
 
 namespace girih {
@@ -69,6 +70,7 @@ void top_k(const Context& context, const TopKArgs& args) {
   const abi::TopKParams p = sampling::check_top_k(context, args);
   if (p.rows == 0) return;
   require_backend(context, "top_k");
+  if (context.device().kind == DeviceKind::cuda) return sampling::top_k_on_device(context, p, args.input.dtype, args.stream);
   sampling::for_each_row(
       context, p.rows, [&] { return Selector(p, args.input.dtype, sampling::cpu_kernels(context.cpu_target())); },
       [](Selector& selector, std::int64_t r) { selector.run(r); });

@@ -4,19 +4,31 @@
 
 namespace girih::cuda_test {
 
-Gpu& gpu() {
-  static Gpu g = [] {
-    Gpu found;
-    try {
-      found.context = std::make_unique<Context>(ContextOptions{.device = {DeviceKind::cuda, 0}});
-    } catch (const Error& error) {
-      if (error.code() != Code::unsupported) throw;
-      found.reason = std::string("no GPU: ") + error.what();
-    }
-    return found;
-  }();
-  return g;
+namespace {
+
+thread_local Gpu* of_this_thread = nullptr;
+
+Gpu make_gpu(int ordinal) {
+  Gpu found;
+  try {
+    found.context = std::make_unique<Context>(ContextOptions{.device = {DeviceKind::cuda, ordinal}});
+  } catch (const Error& error) {
+    if (error.code() != Code::unsupported) throw;
+    found.reason = std::string("no GPU: ") + error.what();
+  }
+  return found;
 }
+
+}  // namespace
+
+Gpu& gpu() {
+  static Gpu first = make_gpu(0);
+  return of_this_thread != nullptr ? *of_this_thread : first;
+}
+
+OnDevice::OnDevice(int ordinal) : gpu_(make_gpu(ordinal)) { of_this_thread = &gpu_; }
+
+OnDevice::~OnDevice() { of_this_thread = nullptr; }
 
 const void* DeviceMemory::add_block(const void* host, std::int64_t bytes) {
   const auto* begin = static_cast<const std::byte*>(host);

@@ -17,14 +17,27 @@
 
 namespace girih::cuda_test {
 
-/// The context of CUDA device 0 for the whole process; null where there is none, and `reason` says why.
+/// A context of a CUDA device; null where there is none, and `reason` says why.
 struct Gpu {
   std::unique_ptr<Context> context;
   std::string reason;
 
   const cuda::Driver& driver() const { return context->cuda().device->driver(); }
 };
+/// Device 0's for the whole process, or that of the calling thread's OnDevice.
 Gpu& gpu();
+
+/// While it lives, gpu() in this thread is a context of its own on device `ordinal`.
+class OnDevice {
+ public:
+  explicit OnDevice(int ordinal);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  Gpu gpu_;
+};
 
 /// Skips the test where there is no GPU.
 #define GIRIH_NEEDS_GPU() \

@@ -1,10 +1,13 @@
 // Which cases of tests/cases lend their specs to the emulator's kernels, and the GPUs that these are generated for. A kernel depends on the
-// spec alone, so few names cover the branches of every family; the test runs all cases whose kernels there are. On sm_75, whose tensor
+// spec, and on whether groups have few rows, so few names cover the branches of every family; the test runs all cases whose kernels there
+// are. On sm_75, whose tensor
 // cores know f16 only and which copies without cp.async, a subset runs, with f16 in place of bf16.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -118,6 +121,12 @@ inline std::vector<cases::AttentionCase> all_cases(int arch) {
   }
   for (cases::AttentionCase& c : all) c = on_arch(std::move(c), arch);
   return all;
+}
+
+/// What a schedule for the case takes groups to have at most.
+inline std::int64_t max_rows(const cases::AttentionCase& c) {
+  const std::int64_t tokens = std::accumulate(c.q_len.begin(), c.q_len.end(), std::int64_t{0});
+  return std::max<std::int64_t>(tokens, 1) * (c.spec.num_qo_heads / c.spec.num_kv_heads);
 }
 
 struct EmulatedSpec {

@@ -25,10 +25,19 @@ struct Numbered {
   int number;
 };
 
-/// Distinct kernels of all specs, in order.
+std::string key_of(const AttentionSpec& given) {
+  const variant::Program program = variant::compile(given.variant);
+  return attention::spec_key(attention::normalise(given, program, DeviceKind::cuda), program);
+}
+
+/// Distinct kernels of all specs, in order. Those for few rows where a case of the spec asks for them.
 std::vector<Numbered> choose_kernels(int arch) {
   std::map<std::string, cases::AttentionCase> by_name;
-  for (cases::AttentionCase& c : all_cases(arch)) by_name.emplace(c.name, c);
+  std::set<std::string> with_few_rows;  // keys of specs
+  for (cases::AttentionCase& c : all_cases(arch)) {
+    if (max_rows(c) <= attention::kFewRows) with_few_rows.insert(key_of(c.spec));
+    by_name.emplace(c.name, c);
+  }
   std::vector<Numbered> kernels;
   std::set<std::string> seen;
   for (const EmulatedSpec& wanted : emulated_specs(arch)) {
@@ -38,8 +47,11 @@ std::vector<Numbered> choose_kernels(int arch) {
     const AttentionSpec spec = attention::normalise(found->second.spec, program, DeviceKind::cuda);
     for (const std::string_view family : {"", "floor"}) {
       if (family == "floor" && !wanted.floor_too) continue;
-      for (attention::CudaKernel& kernel : attention::choose_cuda_kernels(spec, program, emulated_device(arch), family).classes) {
-        if (seen.insert(kernel.source).second) kernels.push_back({std::move(kernel), static_cast<int>(kernels.size())});
+      for (const std::int64_t rows : {attention::kFewRows, attention::kAnyRows}) {
+        if (rows == attention::kFewRows && !with_few_rows.contains(key_of(found->second.spec))) continue;
+        for (attention::CudaKernel& kernel : attention::choose_cuda_kernels(spec, program, emulated_device(arch), family, rows).classes) {
+          if (seen.insert(kernel.source).second) kernels.push_back({std::move(kernel), static_cast<int>(kernels.size())});
+        }
       }
     }
   }

@@ -86,17 +86,9 @@ class List {
     const AttentionSpec spec = attention::normalise(listed.spec, program, DeviceKind::cuda);
     for (const std::string_view family : {"", "floor"}) {
       if (family == "floor" && !listed.floor_too) continue;
-      const attention::CudaKernels kernels = attention::choose_cuda_kernels(spec, program, cuda::example_device(arch_), family);
-      for (int c = 0; c < attention::kNumClasses; ++c) {
-        const attention::CudaKernel& kernel = kernels.classes[static_cast<std::size_t>(c)];
-        if (!seen_.insert(kernel.source).second) continue;
-        const bool first = classes_.insert(class_of(kernel, c, spec)).second;
-        const bool first_of_family = classes_.insert(fmt::format("{} {}", kernel.family, c)).second;
-        const bool first_of_type = classes_.insert(std::string(name(spec.k_dtype))).second;
-        const bool tested = all_recorded_ ? first : first_of_family || first_of_type;
-        add(kernel.name, kernel.source, kernel.num_threads, first || listed.of_model, tested);
-        kernels_.back().blocks_per_sm = kernel.blocks_per_sm;
-        kernels_.back().shared_bytes = kernel.shared_bytes;
+      for (const std::int64_t rows : {attention::kAnyRows, attention::kFewRows}) {
+        const attention::CudaKernels kernels = attention::choose_cuda_kernels(spec, program, cuda::example_device(arch_), family, rows);
+        for (int c = 0; c < attention::kNumClasses; ++c) add_attention(kernels.classes[c], c, spec, listed.of_model);
       }
     }
   }
@@ -136,6 +128,17 @@ class List {
   std::vector<ListedKernel> kernels() && { return std::move(kernels_); }
 
  private:
+  void add_attention(const attention::CudaKernel& kernel, int tile_class, const AttentionSpec& spec, bool of_model) {
+    if (!seen_.insert(kernel.source).second) return;
+    const bool first = classes_.insert(class_of(kernel, tile_class, spec)).second;
+    const bool first_of_family = classes_.insert(fmt::format("{} {}", kernel.family, tile_class)).second;
+    const bool first_of_type = classes_.insert(std::string(name(spec.k_dtype))).second;
+    const bool tested = all_recorded_ ? first : first_of_family || first_of_type;
+    add(kernel.name, kernel.source, kernel.num_threads, first || of_model, tested);
+    kernels_.back().blocks_per_sm = kernel.blocks_per_sm;
+    kernels_.back().shared_bytes = kernel.shared_bytes;
+  }
+
   void add(const std::string& name, const std::string& source, int num_threads, bool recorded, bool tested) {
     if (!names_.insert(name).second) throw std::runtime_error("two kernels of one architecture are called " + name);
     kernels_.push_back({.source = {name, source, cuda::nvrtc_arch(arch_)},

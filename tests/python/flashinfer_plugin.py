@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import types
+from collections import Counter
 from typing import Any, Callable, Iterator, NoReturn
 
 import pytest
@@ -71,6 +72,9 @@ def bind_names() -> None:
         sys.modules[name.removeprefix("girih.")] = sys.modules[name]
     # Their conftest asks it while collecting.
     sys.modules[f"{package}.moe_ep"].available_backends = list  # type: ignore[attr-defined]
+
+
+bind_names()  # their conftest says `import flashinfer` before plugins are configured
 
 
 # ---- cuda is cpu
@@ -134,6 +138,10 @@ def needs_gpu(what: str, why: str = "") -> Callable[..., NoReturn]:
         pytest.skip(f"needs a GPU: {why or f'torch.cuda.{what}'}")
 
     return skip
+
+
+def own_process(*args: Any, **kwargs: Any) -> NoReturn:
+    pytest.skip("starts a process of its own, to which flashinfer is another package")
 
 
 class Stream:
@@ -262,19 +270,23 @@ def shorten(function: Any) -> None:
             function.__code__ = code = code.replace(co_consts=constants)
 
 
+def file_of(item: pytest.Item) -> str:
+    return item.nodeid.split("::")[0]
+
+
 class Plugin:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.report_path: str | None = config.getoption("--fi-report")
         self.has_gpu = torch.cuda.is_available()
         self.mode: CudaOnCpu | None = None
-        bind_names()
         if not self.has_gpu:
             major, _, minor = config.getoption("--fi-capability").partition(".")
             replace_cuda((int(major), int(minor)))
             self.mode = CudaOnCpu(config.getoption("--fi-elements"))
             self.mode.__enter__()
-        self.counts = {"collected": 0, "selected": 0}
+        # Each worker of pytest-xdist collects all.
+        self.counts_for_all = getattr(config, "workerinput", {"workerid": "gw0"})["workerid"] == "gw0"
 
     def write(self, **line: Any) -> None:
         if self.report_path:
@@ -283,18 +295,20 @@ class Plugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        self.counts["collected"] = len(items)
+        collected = Counter(file_of(i) for i in items)
         if not self.has_gpu and self.config.getoption("--fi-sizes") == "cpu":
             items[:] = [i for i in items if small(i)]
             for function in {getattr(i, "function", None) for i in items}:
                 shorten(function)
         if self.config.getoption("--fi-max"):
             items[:] = chosen(items, self.config.getoption("--fi-max"))
-        self.counts["selected"] = len(items)
-        self.write(**self.counts)
+        selected = Counter(file_of(i) for i in items)
+        if self.counts_for_all:
+            for file, count in collected.items():
+                self.write(file=file, collected=count, selected=selected[file])
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
+        if report.failed and self.counts_for_all:
             self.write(file=report.nodeid, outcome="uncollected", reason=str(report.longrepr).strip().splitlines()[-1])
 
     @pytest.hookimpl(wrapper=True)
@@ -305,8 +319,7 @@ class Plugin:
             raise TimeoutError(f"longer than {seconds} s")
 
         run = subprocess.run
-        if not self.has_gpu:  # a process of its own knows nothing of all this
-            subprocess.run = needs_gpu("", "starts a process of its own")  # type: ignore[assignment]
+        subprocess.run = own_process  # type: ignore[assignment]
         previous = signal.signal(signal.SIGALRM, stop)
         signal.alarm(seconds)
         try:
@@ -334,7 +347,7 @@ class Plugin:
             if outcome == "failed":
                 reason = f"{type(error).__name__}: {reason}"
             self.write(
-                file=item.nodeid.split("::")[0],
+                file=file_of(item),
                 test=item.nodeid,
                 when=report.when,
                 outcome=outcome,

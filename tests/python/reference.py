@@ -72,7 +72,7 @@ def close(actual: Any, expected: np.ndarray, dtype: str = "float32", scale: floa
 def to_float64(array: Any) -> np.ndarray:
     if isinstance(array, np.ndarray):
         return array.astype(np.float64)
-    return array.double().numpy()
+    return array.double().cpu().numpy()
 
 
 class PagedCache:

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import to_numpy
+from devices import DEVICES
 from reference import PagedCache, attention, close, decode_e2m1, decode_e4m3, to_float64
 
 import girih
@@ -21,10 +23,26 @@ LENGTHS = [37, 1, 0, 64, 5]
 @pytest.fixture(params=["numpy", "torch"])
 def lib(request: pytest.FixtureRequest) -> Any:
     """lib(array): the array in a library under test, sharing its memory."""
-    if request.param == "numpy":
-        return lambda array: array
-    torch = pytest.importorskip("torch")
-    return torch.from_numpy
+    return Library(request.param)
+
+
+@pytest.fixture(params=["numpy", "torch", *DEVICES[1:]])
+def put(request: pytest.FixtureRequest) -> Any:
+    """put(array): where attention with device=put.device reads it: the host, or a GPU where there is one."""
+    return Library(request.param)
+
+
+class Library:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.device = "cuda" if name == "cuda" else "cpu"
+
+    def __call__(self, array: np.ndarray) -> Any:
+        return self.host(array).cuda() if self.name == "cuda" else self.host(array)
+
+    def host(self, array: np.ndarray) -> Any:
+        """What plans are made of."""
+        return array if self.name == "numpy" else pytest.importorskip("torch").from_numpy(array)
 
 
 @pytest.fixture
@@ -57,40 +75,40 @@ def causal() -> girih.Variant:
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])
 @pytest.mark.parametrize("page_size", [1, 5, 16])
-def test_decode_over_pages(lib: Any, rng: np.random.Generator, layout: str, page_size: int) -> None:
+def test_decode_over_pages(put: Any, rng: np.random.Generator, layout: str, page_size: int) -> None:
     keys, values = requests(rng)
     cache = PagedCache(keys, values, page_size, rng)
     q = normal(rng, len(LENGTHS), HEADS, DIM)
-    planned = girih.Attention(spec(), limits())
+    planned = girih.Attention(spec(), limits(), device=put.device)
     rows = np.arange(len(LENGTHS) + 1, dtype=np.int32)
     planned.plan(
-        lib(rows), girih.Segment(kv_indptr=lib(cache.kv_indptr), kv_len=lib(cache.kv_len), page_size=page_size)
+        put.host(rows), girih.Segment(kv_indptr=put.host(cache.kv_indptr), kv_len=put.host(cache.kv_len), page_size=page_size)
     )
     order = (0, 1, 2, 3) if layout == "NHD" else (0, 2, 1, 3)
     store = girih.KvStore.paged(
-        lib(np.ascontiguousarray(cache.k.transpose(order))), lib(cache.v.transpose(order)), layout=layout
+        put(np.ascontiguousarray(cache.k.transpose(order))), put(cache.v.transpose(order)), layout=layout
     )
     assert (store.page_size, store.num_kv_heads, store.head_dim_k, store.k_dtype) == (page_size, KV_HEADS, DIM, "f32")
-    o, lse = planned.run(lib(q), girih.SegmentData(store, lib(cache.kv_indices)))
+    o, lse = planned.run(put(q), girih.SegmentData(store, put(cache.kv_indices)))
     expected, expected_lse = attention(q, keys, values, rows)
     close(o, expected)
     close(lse, expected_lse)
     assert (to_float64(o)[2] == 0).all() and (to_float64(lse)[2] == -np.inf).all()
 
 
-def test_block_table_and_combined_store(lib: Any, rng: np.random.Generator) -> None:
+def test_block_table_and_combined_store(put: Any, rng: np.random.Generator) -> None:
     keys, values = requests(rng)
     cache = PagedCache(keys, values, 16, rng)
     table = cache.block_table(6)
     q = normal(rng, len(LENGTHS), HEADS, DIM)
-    planned = girih.Attention(spec(lse="base2"), limits())
+    planned = girih.Attention(spec(lse="base2"), limits(), device=put.device)
     rows = list(range(len(LENGTHS) + 1))
     planned.plan(rows, girih.Segment(kv_len=cache.kv_len.tolist(), table_stride=6))
     expected, expected_lse = attention(q, keys, values, rows)
     combined = np.stack([cache.k, cache.v], axis=1)
     for layout, kv in (("NHD", combined), ("HND", np.ascontiguousarray(combined.transpose(0, 1, 3, 2, 4)))):
-        store = girih.KvStore.paged_combined(lib(kv), layout=layout)
-        o, lse = planned.run(lib(q), store, kv_indices=lib(table))
+        store = girih.KvStore.paged_combined(put(kv), layout=layout)
+        o, lse = planned.run(put(q), store, kv_indices=put(table))
         close(o, expected)
         close(lse, expected_lse / np.log(2))
 
@@ -129,7 +147,7 @@ def test_numpy_bfloat16_outputs(rng: np.random.Generator) -> None:
         close(o, attention(given.astype(np.float32), [k], [v], [0, 3])[0], "bfloat16")
 
 
-def test_shared_prefix_as_a_level(lib: Any, rng: np.random.Generator) -> None:
+def test_shared_prefix_as_a_level(put: Any, rng: np.random.Generator) -> None:
     """Two requests share 32 keys: a group over both, then each its own. The same as flat lists of pages."""
     prefix_k, prefix_v = normal(rng, 32, KV_HEADS, DIM), normal(rng, 32, KV_HEADS, DIM)
     own_k, own_v = requests(rng, [11, 3])
@@ -137,7 +155,7 @@ def test_shared_prefix_as_a_level(lib: Any, rng: np.random.Generator) -> None:
     rows = [0, 3, 5]
     shared = PagedCache([prefix_k], [prefix_v], 16, rng)
     own = PagedCache(own_k, own_v, 16, rng)
-    planned = girih.Attention(spec(variant=causal()), limits(max_segments=2))
+    planned = girih.Attention(spec(variant=causal()), limits(max_segments=2), device=put.device)
     planned.plan(
         rows,
         [
@@ -146,8 +164,8 @@ def test_shared_prefix_as_a_level(lib: Any, rng: np.random.Generator) -> None:
         ],
     )
     o, lse = planned.run(
-        lib(q),
-        [girih.SegmentData(girih.KvStore.paged(lib(c.k), lib(c.v)), lib(c.kv_indices)) for c in (shared, own)],
+        put(q),
+        [girih.SegmentData(girih.KvStore.paged(put(c.k), put(c.v)), put(c.kv_indices)) for c in (shared, own)],
     )
     keys = [np.concatenate([prefix_k, k]) for k in own_k]
     values = [np.concatenate([prefix_v, v]) for v in own_v]
@@ -156,7 +174,7 @@ def test_shared_prefix_as_a_level(lib: Any, rng: np.random.Generator) -> None:
     close(lse, expected_lse)
 
 
-def test_latent_attention(lib: Any, rng: np.random.Generator) -> None:
+def test_latent_attention(put: Any, rng: np.random.Generator) -> None:
     """MLA: one KV head, V is a view of K, Q and K in two arrays each, the caches without a head dimension."""
     latent, rope, heads = 48, 16, 4
     lengths = [21, 6]
@@ -177,11 +195,12 @@ def test_latent_attention(lib: Any, rng: np.random.Generator) -> None:
             lse="natural",
         ),
         limits(),
+        device=put.device,
     )
     planned.plan([0, 1, 2], girih.Segment(kv_indptr=cache.kv_indptr, kv_len=cache.kv_len, page_size=8))
-    store = girih.KvStore.paged(lib(cache.k[:, :, 0]), k_rope=lib(cache.v[:, :, 0]))
+    store = girih.KvStore.paged(put(cache.k[:, :, 0]), k_rope=put(cache.v[:, :, 0]))
     assert (store.head_dim_k, store.head_dim_rope, store.head_dim_v, store.num_kv_heads) == (latent, rope, 0, 1)
-    o, lse = planned.run(lib(q), store, kv_indices=lib(cache.kv_indices), q_rope=lib(q_rope))
+    o, lse = planned.run(put(q), store, kv_indices=put(cache.kv_indices), q_rope=put(q_rope))
     keys = [np.concatenate(pair, axis=2) for pair in zip(ckv, kpe, strict=True)]
     expected, expected_lse = attention(np.concatenate([q, q_rope], axis=2), keys, ckv, [0, 1, 2], sm_scale=0.125)
     close(o, expected)
@@ -247,19 +266,20 @@ def test_one_scale_of_one_head_is_either_granularity(rng: np.random.Generator) -
 
 
 @pytest.mark.parametrize("kind", ["nvfp4", "mxfp4"])
-def test_4_bit_cache_by_append(lib: Any, rng: np.random.Generator, kind: str) -> None:
+def test_4_bit_cache_by_append(put: Any, rng: np.random.Generator, kind: str) -> None:
     pages, page_size, length = 3, 8, 19
     block = 16 if kind == "nvfp4" else 32
-    k, v = (np.full((pages, page_size, KV_HEADS, DIM // 2), 0xFF, np.uint8) for _ in range(2))
-    ks, vs = (np.full((pages, page_size, KV_HEADS, DIM // block), 0x7F, np.uint8) for _ in range(2))
-    store = girih.KvStore.paged(lib(k), lib(v), k_dtype=kind, k_scale=lib(ks), v_scale=lib(vs), v_global_scale=0.5)
+    k, v = (put(np.full((pages, page_size, KV_HEADS, DIM // 2), 0xFF, np.uint8)) for _ in range(2))
+    ks, vs = (put(np.full((pages, page_size, KV_HEADS, DIM // block), 0x7F, np.uint8)) for _ in range(2))
+    store = girih.KvStore.paged(k, v, k_dtype=kind, k_scale=ks, v_scale=vs, v_global_scale=0.5)
     new_k, new_v = normal(rng, length, KV_HEADS, DIM), normal(rng, length, KV_HEADS, DIM)
     order = np.array([2, 0, 1], np.int32)
     girih.append(
-        store, lib(new_k), lib(new_v), append_indptr=[0, length], kv_len=[length], kv_indices=order, kv_indptr=[0, 3]
+        store, put(new_k), put(new_v), append_indptr=[0, length], kv_len=[length], kv_indices=order, kv_indptr=[0, 3]
     )
 
-    def decoded(codes: np.ndarray, scales: np.ndarray, factor: float) -> np.ndarray:
+    def decoded(codes: Any, scales: Any, factor: float) -> np.ndarray:
+        codes, scales = to_numpy(codes), to_numpy(scales)
         scale = decode_e4m3(scales) if kind == "nvfp4" else 2.0 ** (scales.astype(np.float64) - 127)
         values = decode_e2m1(codes) * np.repeat(scale, block, axis=-1) * factor
         return values[order].reshape(-1, KV_HEADS, DIM)[:length]
@@ -267,16 +287,16 @@ def test_4_bit_cache_by_append(lib: Any, rng: np.random.Generator, kind: str) ->
     keys, values = decoded(k, ks, 1.0), decoded(v, vs, 0.5)
     # Half a step of e2m1 between 4 and 6, of the block's largest element.
     assert np.abs(keys - new_k).max() < np.abs(new_k).max() / (4 if kind == "nvfp4" else 2)
-    planned = girih.Attention(spec(k_dtype=kind, k_scale="block", v_scale="block"), limits())
+    planned = girih.Attention(spec(k_dtype=kind, k_scale="block", v_scale="block"), limits(), device=put.device)
     planned.plan([0, 1], girih.Segment(kv_indptr=[0, 3], kv_len=[length], page_size=page_size))
     q = normal(rng, 1, HEADS, DIM)
-    o, lse = planned.run(lib(q), store, kv_indices=lib(order))
+    o, lse = planned.run(put(q), store, kv_indices=put(order))
     expected, expected_lse = attention(q, [keys], [values], [0, 1])
     close(o, expected)
     close(lse, expected_lse)
 
 
-def test_parameters_of_plan_and_run(lib: Any, rng: np.random.Generator) -> None:
+def test_parameters_of_plan_and_run(put: Any, rng: np.random.Generator) -> None:
     g = girih
     variant = g.Variant(
         mask=(g.kv_pos() <= g.q_pos()) & (g.q_pos() - g.kv_pos() < g.scalar("size", "integer", "plan")),
@@ -286,12 +306,12 @@ def test_parameters_of_plan_and_run(lib: Any, rng: np.random.Generator) -> None:
     keys, values = requests(rng, [30])
     q = normal(rng, 4, HEADS, DIM)
     sinks = normal(rng, HEADS)
-    planned = girih.Attention(spec(variant=variant), limits())
+    planned = girih.Attention(spec(variant=variant), limits(), device=put.device)
     segment = girih.Segment(kv_indptr=[0, 30], page_size=0)
-    store = girih.KvStore.ragged(lib(keys[0]), lib(values[0]))
+    store = girih.KvStore.ragged(put(keys[0]), put(values[0]))
     for size, gain in ((5, 0.5), (17, 2)):
         planned.plan([0, 4], segment, params={"size": size})
-        o, lse = planned.run(lib(q), store, params={"gain": gain, "sinks": lib(sinks)})
+        o, lse = planned.run(put(q), store, params={"gain": gain, "sinks": put(sinks)})
         expected, expected_lse = attention(
             q,
             keys,
@@ -306,11 +326,11 @@ def test_parameters_of_plan_and_run(lib: Any, rng: np.random.Generator) -> None:
     with pytest.raises(ValueError, match=r"params\['size'\]"):
         planned.plan([0, 4], segment)
     with pytest.raises(ValueError, match=r"params\['gain'\]"):
-        planned.run(lib(q), store, params={"sinks": lib(sinks)})
+        planned.run(put(q), store, params={"sinks": put(sinks)})
     with pytest.raises(ValueError, match=r"params\['other'\]"):
-        planned.run(lib(q), store, params={"sinks": lib(sinks), "gain": 1, "other": 2})
+        planned.run(put(q), store, params={"sinks": put(sinks), "gain": 1, "other": 2})
     with pytest.raises(TypeError, match="params"):
-        planned.run(lib(q), store, params=[1])
+        planned.run(put(q), store, params=[1])
 
 
 def test_outputs_may_be_given_and_strided(lib: Any, rng: np.random.Generator) -> None:
@@ -500,7 +520,7 @@ def test_a_workspace_of_the_callers(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("heads", [1, KV_HEADS])
-def test_block_sparse(lib: Any, rng: np.random.Generator, heads: int) -> None:
+def test_block_sparse(put: Any, rng: np.random.Generator, heads: int) -> None:
     num_rows, num_cols, rows_of_block, cols_of_block = 20, 30, 8, 8
     mask = rng.random((heads, 3, 4)) < 0.6
     mask[:, 1] = False
@@ -513,16 +533,16 @@ def test_block_sparse(lib: Any, rng: np.random.Generator, heads: int) -> None:
             indptr[h, r + 1] = len(indices)
     patterns = [
         girih.block_sparse(num_rows, num_cols, rows_of_block, cols_of_block, indptr, indices, num_heads=heads),
-        girih.variable_block_sparse([8, 8, 4], [8, 8, 8, 6], lib(mask), num_heads=heads),
+        girih.variable_block_sparse([8, 8, 4], [8, 8, 8, 6], put.host(mask), num_heads=heads),
     ]
     q = normal(rng, num_rows, HEADS, DIM)
     k, v = normal(rng, num_cols, KV_HEADS, DIM), normal(rng, num_cols, KV_HEADS, DIM)
     full = np.repeat(np.repeat(mask, 8, axis=1), 8, axis=2)[:, :num_rows, :num_cols]
     for pattern in patterns:
-        planned = girih.Attention(spec(), limits(max_groups=8))
+        planned = girih.Attention(spec(), limits(max_groups=8), device=put.device)
         planned.plan([0, num_rows], pattern.segment(), kv_len=[num_cols])
-        store = girih.KvStore.blocks(lib(k), lib(v), page_size=pattern.page_size)
-        o, lse = planned.run(lib(q), pattern.data(store))
+        store = girih.KvStore.blocks(put(k), put(v), page_size=pattern.page_size)
+        o, lse = planned.run(put(q), pattern.data(store))
         for h in range(HEADS):
             seen = full[h // (HEADS // KV_HEADS) if heads > 1 else 0]
             for row in range(num_rows):
@@ -533,10 +553,10 @@ def test_block_sparse(lib: Any, rng: np.random.Generator, heads: int) -> None:
                 close(o[row, h], expected[0, 0])
                 close(lse[row, h : h + 1], expected_lse[0])
     with pytest.raises(ValueError, match="page_size"):
-        pattern.data(girih.KvStore.blocks(lib(k), lib(v), page_size=5))
+        pattern.data(girih.KvStore.blocks(put(k), put(v), page_size=5))
 
 
-def test_one_call(lib: Any, rng: np.random.Generator) -> None:
+def test_one_call(put: Any, rng: np.random.Generator) -> None:
     batch, tokens, kv_tokens = 2, 5, 9
     q = normal(rng, batch, tokens, HEADS, DIM)
     k, v = normal(rng, batch, kv_tokens, KV_HEADS, DIM), normal(rng, batch, kv_tokens, KV_HEADS, 16)
@@ -556,25 +576,25 @@ def test_one_call(lib: Any, rng: np.random.Generator) -> None:
             {"mask": lambda q_pos, kv_pos: (q_pos - kv_pos <= 2) & (kv_pos - q_pos <= 1)},
         ),
         ({"soft_cap": 0.5}, {"logits": lambda s: 0.5 * np.tanh(s / 0.5)}),
-        ({"sinks": lib(sinks), "sm_scale": 0.3}, {"sink": sinks, "sm_scale": 0.3}),
+        ({"sinks": put(sinks), "sm_scale": 0.3}, {"sink": sinks, "sm_scale": 0.3}),
         ({"variant": causal()}, {"mask": lambda q_pos, kv_pos: kv_pos <= q_pos}),
     ]
     for given, rule in cases:
-        o, lse = girih.attention(lib(q), lib(k), lib(v), return_lse=True, **given)
+        o, lse = girih.attention(put(q), put(k), put(v), return_lse=True, **given)
         expected, expected_lse = attention(flat, list(k), list(v), rows, **rule)
         assert tuple(o.shape) == (batch, tokens, HEADS, 16)
         close(o, expected.reshape(batch, tokens, HEADS, 16))
         close(lse, expected_lse.reshape(batch, tokens, HEADS))
-        single = girih.attention(lib(q[1]), lib(k[1]), lib(v[1]), **given)
+        single = girih.attention(put(q[1]), put(k[1]), put(v[1]), **given)
         close(single, expected.reshape(batch, tokens, HEADS, 16)[1])
-    out = lib(np.zeros((batch, tokens, HEADS, 16), np.float32))
-    assert girih.attention(lib(q), lib(k), lib(v), out=out) is out
+    out = put(np.zeros((batch, tokens, HEADS, 16), np.float32))
+    assert girih.attention(put(q), put(k), put(v), out=out) is out
     close(out, attention(flat, list(k), list(v), rows)[0].reshape(batch, tokens, HEADS, 16))
     # Caches of another order, seen in place; no keys at all.
-    heads_first = lib(np.ascontiguousarray(k.transpose(0, 2, 1, 3)))
-    again = girih.attention(lib(q), heads_first.swapaxes(1, 2), lib(v))
+    heads_first = put(np.ascontiguousarray(k.transpose(0, 2, 1, 3)))
+    again = girih.attention(put(q), heads_first.swapaxes(1, 2), put(v))
     close(again, attention(flat, list(k), list(v), rows)[0].reshape(batch, tokens, HEADS, 16))
-    o, lse = girih.attention(lib(q), lib(k[:, :0]), lib(v[:, :0]), return_lse=True)
+    o, lse = girih.attention(put(q), put(k[:, :0]), put(v[:, :0]), return_lse=True)
     assert (to_float64(o) == 0).all() and (to_float64(lse) == -np.inf).all()
 
 
@@ -618,7 +638,7 @@ def test_capabilities_and_info() -> None:
     assert "nvfp4" in families["cpu"].kv_dtypes and families["cpu"].max_head_dim == 1024
     info = girih.info()
     operators = {row["op"]: row for row in info["operators"]}
-    assert operators["rms_norm"]["cuda"] and operators["sample"]["cpu"]
+    assert operators["rms_norm"]["cuda"] and operators["sample"]["cuda"]
     assert json.loads(json.dumps(info)) == info
     assert list(info) == [
         *("version", "cpu", "targets", "target", "workers", "attention", "operators"),

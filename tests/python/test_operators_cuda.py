@@ -1,5 +1,5 @@
 """Operators on a CUDA device as far as a machine without one shows them: in a process of its own over the tests' fake driver, whose memory is
-the host's and whose kernels do nothing."""
+the host's and whose kernels do nothing: what is launched and what is refused."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def refused(error, text, call):
 
 x, tokens = OnGpu((2, 8), "<f4", 0), OnGpu((2,), "<i4", 1024)
 probs, out = OnGpu((2, 3, 8), "<f4", 2048), OnGpu((2, 8), "<f4", 4096)
-only_cpu = "runs on the CPU only so far"
-refused(NotImplementedError, only_cpu, lambda: girih.sample(x, tokens=tokens))
-refused(NotImplementedError, only_cpu, lambda: girih.softmax(x, out=out))
-refused(NotImplementedError, only_cpu, lambda: girih.top_p_renorm_probs(x, 0.5, out=out))
-refused(NotImplementedError, only_cpu, lambda: girih.top_k_renorm_probs(x, 2, out=out))
-refused(NotImplementedError, only_cpu, lambda: girih.top_k_mask_logits(x, 2, out=out))
-refused(NotImplementedError, only_cpu, lambda: girih.top_k(x, 2, values=False, indices=OnGpu((2, 2), "<i4", 1024)))
-refused(
-    NotImplementedError,
-    only_cpu,
-    lambda: girih.chain_speculative_sample(
-        probs, OnGpu((2, 2), "<i4", 1024), tokens=OnGpu((2, 3), "<i4", 8192), accepted=False
-    ),
-)
+few, drafts, drawn = OnGpu((2, 2), "<i4", 1024), OnGpu((2, 2), "<i4", 1536), OnGpu((2, 3), "<i4", 8192)
+values = OnGpu((2, 2), "<f4", 12288)
+assert girih.sample(x, tokens=tokens).tokens is tokens
+assert girih.sample(x, tokens=tokens, top_k=3, top_p=0.5, min_p=0.1, temperature=0.7, seed=1).tokens is tokens
+assert girih.softmax(x, out=out) is out
+assert girih.top_p_renorm_probs(x, 0.5, out=out) is out
+assert girih.top_k_renorm_probs(x, 2, out=out) is out
+assert girih.top_k_mask_logits(x, 2, out=out) is out
+girih.top_k(x, 2, values=values, indices=few)
+girih.chain_speculative_sample(probs, drafts, OnGpu((2, 2, 8), "<f4", 16384), tokens=drawn, accepted=False)
+refused(ValueError, "tokens: must be given, since OnGpu arrays cannot be made here", lambda: girih.sample(x))
+host = __import__("numpy").zeros(2, "i4")
+refused(ValueError, "tokens.device=cpu; the context is for cuda:0", lambda: girih.sample(x, tokens=host))
+refused(ValueError, "out: must be given, since OnGpu arrays cannot be made here", lambda: girih.softmax(x))
 refused(ValueError, "out: must be given, since OnGpu arrays cannot be made here", lambda: girih.rms_norm(x))
 refused(ValueError, "x.device=cuda:0; the context is for cpu", lambda: girih.rms_norm(x, out=out, context=girih.default_context()))
 refused(ValueError, "weight.device=cpu; the context is for cuda:0", lambda: girih.rms_norm(x, __import__("numpy").ones(8, "f4"), out=out))
@@ -58,7 +58,7 @@ print("done")
 """
 
 
-def test_refusals() -> None:
+def test_host_side() -> None:
     # A driver of a sanitized build (asan, tsan) cannot be loaded here.
     drivers = sorted((Path(__file__).resolve().parents[2] / "build").glob("[!at]*/tests/fake_cuda/lib/libcuda.so.1"))
     if not drivers:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import to_numpy
 
 import girih
 
@@ -54,6 +55,46 @@ def test_append_plain(lib: Any, rng: np.random.Generator, layout: str, table: st
             assert (seen[place] == new[row]).all()
             seen[place] = 7
         assert (seen == 7).all()
+
+
+@pytest.mark.parametrize("by", ["slots", "positions"])
+def test_append_at(make: Any, rng: np.random.Generator, by: str) -> None:
+    k, v = (make(np.full((PAGES, PAGE, HEADS, DIM), 7, np.float32)) for _ in range(2))
+    new_k, new_v = normal(rng, 6, HEADS, DIM), normal(rng, 6, HEADS, DIM)
+    where: dict[str, np.ndarray] = {"slots": np.array([page * PAGE + token for page, token in PLACES] + [-1])}
+    if by == "positions":
+        where = {
+            "batch_indices": np.array([0, 0, 2, 2, 2, -1], np.int32),
+            "positions": np.array([3, 4, 0, 1, 2, 0]),
+            "kv_indices": np.array([3, 0, 1, 4], np.int32),
+            "kv_indptr": np.array([0, 2, 3, 4], np.int32),
+        }
+    girih.append_at(girih.KvStore.paged(k, v), make(new_k), make(new_v), **{n: make(a) for n, a in where.items()})
+    for cache, new in ((k, new_k), (v, new_v)):
+        seen = to_numpy(cache)
+        for row, place in enumerate(PLACES):
+            assert (seen[place] == new[row]).all()
+            seen[place] = 7
+        assert (seen == 7).all()
+
+
+def test_append_at_refuses(rng: np.random.Generator) -> None:
+    k = np.full((PAGES, PAGE, HEADS, DIM), 7, np.float32)
+    store, new = girih.KvStore.paged(k), normal(rng, 2, HEADS, DIM)
+    listed = {"batch_indices": np.array([0, 0]), "positions": np.array([0, 1]), "kv_indptr": np.array([0, 1])}
+    for where, error, text in (
+        ({}, TypeError, "slots or batch_indices"),
+        ({"slots": np.array([0, PAGES * PAGE])}, ValueError, r"slots\[1\]=20"),
+        ({"slots": np.array([5, 5])}, ValueError, "same place"),
+        ({"slots": np.array([5.0, 6.0], np.float32)}, ValueError, "slots is f32"),
+        ({"slots": np.array([5, 6]), "positions": np.array([0, 1])}, ValueError, "positions is given beside slots"),
+        (listed, ValueError, "kv_indices has rank 0"),
+        (listed | {"kv_indices": np.array([9], np.int32)}, ValueError, r"kv_indices\[0\]=9"),
+        ({"slots": np.array([1, 2, 3])}, ValueError, r"k.shape\[0\]=2 < 3"),
+    ):
+        with pytest.raises(error, match=text):
+            girih.append_at(store, new, **where)
+    assert (k == 7).all()
 
 
 def test_append_to_a_ragged_store_and_of_two_parts(lib: Any, rng: np.random.Generator) -> None:

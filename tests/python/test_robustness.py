@@ -492,6 +492,19 @@ def calls() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "described", described
 
 
+def test_bools_are_no_numbers() -> None:
+    x = numbers(3, 20)
+    for refused, name in (
+        (lambda: girih.sample(x, top_k=True), "top_k: is a bool"),
+        (lambda: girih.sample(x, temperature=False), "temperature: is a bool"),
+        (lambda: girih.sample(x, seed=True), "seed: is a bool"),
+        (lambda: girih.append_positions([0, True], [1]), r"append_indptr\[1\] is a bool"),
+        (lambda: girih.Segment(kv_indptr=[False, 3], page_size=0), r"kv_indptr\[0\] is a bool"),
+    ):
+        with pytest.raises(TypeError, match=name):
+            refused()
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize("name", [name for name, _ in calls()])
 def test_nothing_is_leaked(name: str) -> None:

@@ -31,12 +31,22 @@ def seeded() -> None:
     torch._dynamo.reset()
 
 
+def device() -> str:
+    return str(torch.get_default_device())
+
+
+def host(values: Any) -> Any:
+    """What plans are made of."""
+    return torch.tensor(values, device="cpu")
+
+
 def planned(lengths: list[tuple[int, int]], page_size: int, **spec: Any) -> Any:
     """A Planned over a paged batch of (qo_len, kv_len) requests with 4 heads on 2 of 16 dims, and its page table."""
     spec = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim_qk": 16, "q_dtype": "f32", **spec}
     attention = girih.Attention(
         girih.AttentionSpec(variant=girih.Variant(mask=girih.variants.causal()), **spec),
         girih.AttentionLimits(max_tokens=64, max_requests=8, max_kv_len=256),
+        device=device(),
     )
     result = torch_ops.Planned(attention)
     return result, plan(result, lengths, page_size)
@@ -45,11 +55,11 @@ def planned(lengths: list[tuple[int, int]], page_size: int, **spec: Any) -> Any:
 def plan(planned: Any, lengths: list[tuple[int, int]], page_size: int) -> Any:
     pages = [-(-kv // page_size) for _, kv in lengths]
     planned.plan(
-        torch.tensor([0, *(q for q, _ in lengths)]).cumsum(0),
+        host([0, *(q for q, _ in lengths)]).cumsum(0),
         [
             girih.Segment(
-                kv_indptr=torch.tensor([0, *pages]).cumsum(0),
-                kv_len=torch.tensor([kv for _, kv in lengths]),
+                kv_indptr=host([0, *pages]).cumsum(0),
+                kv_len=host([kv for _, kv in lengths]),
                 page_size=page_size,
             )
         ],
@@ -74,16 +84,16 @@ def reference(q: Any, k: Any, v: Any, pages: Any, lengths: list[tuple[int, int]]
 
 def cases() -> list[Any]:
     """(op, arguments) of every op that is a function of tensors alone."""
-    g = torch.Generator().manual_seed(2)
+    g = torch.Generator(device()).manual_seed(2)
 
     def rand(*shape: int, dtype: Any = torch.float32) -> Any:
         return torch.randn(*shape, generator=g).to(dtype)
 
     positions = torch.tensor([0, 5, 9])
-    table = torch.from_numpy(girih.rope_cos_sin(8, 16))
+    table = torch.as_tensor(girih.rope_cos_sin(8, 16))
     row = torch.full((3,), 0.7)
     one = torch.ones(1, dtype=torch.int64)
-    indptr = torch.tensor([0, 2, 3])
+    indptr = host([0, 2, 3])
     append = (
         rand(3, 2, 8),
         rand(3, 2, 8),
@@ -92,9 +102,9 @@ def cases() -> list[Any]:
         None,
         None,
         indptr,
-        torch.tensor([2, 6]),
+        host([2, 6]),
     )
-    append += (torch.tensor([1, 3, 0], dtype=torch.int32), torch.tensor([0, 1, 3]), 0, "NHD")
+    append += (host([1, 3, 0]).int(), host([0, 1, 3]), 0, "NHD")
     return [
         ("attention", (rand(5, 4, 16), rand(9, 2, 16), rand(9, 2, 16), None, True, None, None, None)),
         ("attention", (rand(2, 5, 4, 16), rand(2, 9, 2, 16), rand(2, 9, 2, 8), rand(4), True, 4, 3.0, 0.2)),
@@ -170,14 +180,14 @@ def test_a_decoder_layer_in_one_graph(backend: str) -> None:
     """
     page_size = 4
     weight = torch.randn(64)
-    table = torch.from_numpy(girih.rope_cos_sin(16, 64))
+    table = torch.as_tensor(girih.rope_cos_sin(16, 64))
 
     def layer(
-        x: Any, cache: Any, plan: Any, pages: Any, indptr: Any, kv_len: Any, kv_indptr: Any, positions: Any
+        x: Any, cache: Any, plan: Any, pages: Any, host_pages: Any, indptr: Any, kv_len: Any, kv_indptr: Any, positions: Any
     ) -> Any:
         h = torch_ops.rms_norm(x, weight)
         q, k = torch_ops.rope(h.view(-1, 4, 16), h[:, :32].reshape(-1, 2, 16), table, positions)
-        torch_ops.append(k, k * 0.5, *cache, append_indptr=indptr, kv_len=kv_len, kv_indices=pages, kv_indptr=kv_indptr)
+        torch_ops.append(k, k * 0.5, *cache, append_indptr=indptr, kv_len=kv_len, kv_indices=host_pages, kv_indptr=kv_indptr)
         o = plan(q, *cache, kv_indices=pages)
         h, x = torch_ops.add_rms_norm(o.flatten(1), x, weight)
         return x.repeat(1, 1) + torch_ops.activate(torch.cat((h, h * 2), 1), "silu")
@@ -189,13 +199,13 @@ def test_a_decoder_layer_in_one_graph(backend: str) -> None:
         pages = plan(attention, lengths, page_size)
         tokens = sum(q for q, _ in lengths)
         x = torch.randn(tokens, 64)
-        indptr = torch.tensor([0, *(q for q, _ in lengths)]).cumsum(0)
-        kv_len = torch.tensor([kv for _, kv in lengths])
-        kv_indptr = torch.tensor([0, *(-(-kv // page_size) for _, kv in lengths)]).cumsum(0)
+        indptr = host([0, *(q for q, _ in lengths)]).cumsum(0)
+        kv_len = host([kv for _, kv in lengths])
+        kv_indptr = host([0, *(-(-kv // page_size) for _, kv in lengths)]).cumsum(0)
         positions = torch.cat([torch.arange(kv - q, kv) for q, kv in lengths])
         with torch.no_grad():
             results = [
-                run(x, cache, attention, pages, indptr, kv_len, kv_indptr, positions)
+                run(x, cache, attention, pages, pages.cpu(), indptr, kv_len, kv_indptr, positions)
                 for run, cache in zip((layer, compiled), caches, strict=True)
             ]
         torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-5)
@@ -225,7 +235,9 @@ def test_a_second_plan_does_not_recompile_for_ever() -> None:
     kept = []
     for _ in range(5):
         one = torch_ops.Planned(
-            girih.Attention(spec, girih.AttentionLimits(max_tokens=4, max_requests=2, max_kv_len=16))
+            girih.Attention(
+                spec, girih.AttentionLimits(max_tokens=4, max_requests=2, max_kv_len=16), device=device()
+            )
         )
         one.plan([0, 1], [girih.Segment(kv_indptr=[0, 5], page_size=0)])
         kept.append(one)
@@ -245,6 +257,8 @@ def test_plans_live_as_long_as_their_owner() -> None:
 
 
 def test_planned_appends_are_for_cuda() -> None:
+    if device() != "cpu":
+        pytest.skip("they work there")
     attention, pages = planned([(1, 3)], 4)
     k = torch.randn(1, 2, 16)
     cache = torch.zeros(1, 4, 2, 16)
@@ -258,7 +272,8 @@ def test_parameters_of_variants() -> None:
         logits=girih.score() * girih.scalar("factor") + girih.array("bias")[girih.q_head()] * girih.kv_pos()
     )
     spec = girih.AttentionSpec(num_qo_heads=2, num_kv_heads=2, head_dim_qk=8, q_dtype="f32", variant=variant)
-    one = torch_ops.Planned(girih.Attention(spec, girih.AttentionLimits(max_tokens=4, max_requests=2, max_kv_len=16)))
+    limits = girih.AttentionLimits(max_tokens=4, max_requests=2, max_kv_len=16)
+    one = torch_ops.Planned(girih.Attention(spec, limits, device=device()))
     one.plan([0, 2], [girih.Segment(kv_indptr=[0, 5], page_size=0)])
     q, k, bias = torch.randn(2, 2, 8), torch.randn(5, 2, 8), torch.randn(2)
     out = torch.compile(
@@ -276,7 +291,7 @@ def test_gradients_are_refused() -> None:
     with pytest.raises(RuntimeError, match="girih::attention is for inference"):
         torch_ops.attention(q, q, q).sum().backward()
     cache = torch.zeros(4, 2, 8)
-    places = {"append_indptr": torch.tensor([0, 3]), "kv_len": torch.tensor([3]), "kv_indptr": torch.tensor([0, 4])}
+    places = {"append_indptr": host([0, 3]), "kv_len": host([3]), "kv_indptr": host([0, 4])}
     with pytest.raises(RuntimeError, match="girih::append is for inference"):
         torch_ops.append(q, q, cache, cache.clone(), **places)
     assert not cache.any()

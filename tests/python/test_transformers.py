@@ -116,7 +116,7 @@ def make(name: str, num_layers: int | None = None) -> Any:
 
 def prompts(lengths: list[int], side: str) -> dict[str, Any]:
     """Random prompts, padded to one length on `side`."""
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(3)
     length = max(lengths)
     ids = torch.randint(1, VOCAB, (len(lengths), length), generator=generator)
     mask = torch.zeros((len(lengths), length), dtype=torch.int64)
@@ -190,7 +190,7 @@ def test_masks_by_their_values() -> None:
     """4-D masks: boolean, additive, and with a bias of its own."""
     model = make("llama")
     ids = prompts([12, 12], "left")["input_ids"]
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(5)
     visible = (torch.rand((2, 1, 12, 12), generator=generator) < 0.6) | torch.eye(12, dtype=torch.bool)
     lowest = torch.finfo(torch.float32).min
     additive = torch.where(visible, 0.0, lowest)

@@ -29,6 +29,11 @@ GIRIH_API girih_status girih_append(const girih_context* context, const girih_kv
 GIRIH_API girih_status girih_append_planned(const girih_context* context, const girih_device_plan* device_plan, const girih_kv_store* store,
                                             const int32_t* kv_indices, int64_t num_kv_indices, const girih_tensor* k,
                                             const girih_tensor* k_rope, const girih_tensor* v, int64_t segment, void* stream);
+/// The same for rows whose places are arrays where the store is: `slots`, or the four others (NULL: not given); see AppendTable of page.h.
+GIRIH_API girih_status girih_append_by_table(const girih_context* context, const girih_kv_store* store, const girih_tensor* slots,
+                                             const girih_tensor* batch_indices, const girih_tensor* positions,
+                                             const girih_tensor* kv_indptr, const girih_tensor* kv_indices, const girih_tensor* k,
+                                             const girih_tensor* k_rope, const girih_tensor* v, void* stream);
 
 typedef struct girih_page_copy {
   int32_t source;

@@ -618,6 +618,17 @@ class Segment:
         Raises ValueError for an array on a GPU, of another type or rank. Other rules are checked by plan().
         """
 
+    @staticmethod
+    def from_last_page(kv_indptr: girih._typing.IndicesLike, last_page_len: girih._typing.IndicesLike, page_size: int) -> Segment:
+        """
+        The segment of a page table in FlashInfer's form: kv_indptr [num_groups + 1], last_page_len [num_groups] keys of each last
+        page (1 to page_size; 0 allowed without pages). Both are copied. Raises ValueError naming the entry that breaks a rule.
+        """
+
+    @property
+    def longest(self) -> int:
+        """the largest of kv_len; 0 where it was not given"""
+
     @property
     def page_size(self) -> int: ...
 
@@ -1097,6 +1108,20 @@ def append(store: KvStore, k: girih._typing.ArrayLike, v: girih._typing.ArrayLik
     All index arrays are host memory or sequences of ints. Cannot be captured in a CUDA graph: see append_planned().
 
     Raises ValueError naming the entry that breaks a rule, before anything is written; for a read-only store too.
+    """
+
+def append_at(store: KvStore, k: girih._typing.ArrayLike, v: girih._typing.ArrayLike | None = None, *, k_rope: girih._typing.ArrayLike | None = None, slots: girih._typing.ArrayLike | None = None, batch_indices: girih._typing.ArrayLike | None = None, positions: girih._typing.ArrayLike | None = None, kv_indices: girih._typing.ArrayLike | None = None, kv_indptr: girih._typing.ArrayLike | None = None, context: Context | None = None, stream: girih._typing.StreamLike | None = None) -> None:
+    """
+    append() for tokens whose places are arrays where the store is: on CUDA nothing is read on the host, so that nothing waits and a
+    captured graph appends whatever the arrays hold (after one call outside of it). int32 or int64, dense, an entry per row:
+
+    slots: [n] page id * page_size + place in the page (ragged: token of the store); or
+    batch_indices, positions: [n] request, and the token's index in its list, with kv_indptr [num_requests + 1] and kv_indices (int32 page
+      ids; ragged: none, kv_indptr are token offsets).
+    A slot or request below 0: the row goes nowhere. k, k_rope, v: as append(), n rows or more.
+
+    What lies outside of a list or of the store raises ValueError on the CPU, as do two rows for one place; on CUDA the former is not
+    written, and the latter must not be.
     """
 
 def copy_pages(store: KvStore, copies: Iterable[tuple[int, int]], *, context: Context | None = None, stream: girih._typing.StreamLike | None = None) -> None:

@@ -6,7 +6,7 @@ from ._attention_differences import ATTENTION_DIFFERENCES
 
 _RANDOM = "other tokens for the same seed, of the same distribution"
 _TIES = "exactly k entries: of equal values at the border those of the lowest index (FlashInfer keeps all, or some)"
-_HOST = "reads batch_indices, positions and the page table on the host (waits for the device; not in a graph: girih.append_planned)"
+_PLACES = "on a GPU what lies outside of a request's pages is not written, on the CPU it is refused"
 _ROUNDED = (
     "f32 from the norm to the code (FlashInfer rounds to input's type between, and where it multiplies by 1/scale)"
 )
@@ -30,14 +30,12 @@ DIFFERENCES: dict[str, str] = {
     "norm.fused_add_rmsnorm_quant": _ROUNDED,
     "norm.layernorm_quant": _ROUNDED,
     "norm.fused_rmsnorm_silu": "any type and shape, two passes; no NVFP4 output",
-    "page.append_paged_kv_cache": _HOST
-    + "; batch_indices of -1 are skipped (FlashInfer writes out of bounds); positions outside the pages are refused; a cache of 16 or 32 bits "
-    "may be of another type than the tokens",
-    "page.append_paged_mla_kv_cache": _HOST + "; any widths (FlashInfer: 512 and 64)",
-    "page.nvfp4_quantize_append_paged_kv_cache": _HOST + "; " + _NVFP4,
-    "page.nvfp4_quantize_append_paged_kv_cache_with_slot_mapping": "reads slot_mapping and the scales on the host; "
-    + _NVFP4,
-    "page.nvfp4_quantize_append_paged_mla_kv_cache": _HOST + "; any widths (FlashInfer: 512 and 64); " + _NVFP4,
+    "page.append_paged_kv_cache": _PLACES
+    + "; batch_indices of -1 are skipped (FlashInfer writes out of bounds); a cache of 16 or 32 bits may be of another type than the tokens",
+    "page.append_paged_mla_kv_cache": _PLACES + "; any widths (FlashInfer: 512 and 64)",
+    "page.nvfp4_quantize_append_paged_kv_cache": _PLACES + "; " + _NVFP4,
+    "page.nvfp4_quantize_append_paged_kv_cache_with_slot_mapping": "reads the scales on the host; " + _NVFP4,
+    "page.nvfp4_quantize_append_paged_mla_kv_cache": _PLACES + "; any widths (FlashInfer: 512 and 64); " + _NVFP4,
     "page.get_batch_indices_positions": "seq_lens may be on another device; no Triton",
     "quantization.fp4_quantize": _NVFP4
     + "; reads global_scale on the host; only 16-element e4m3 scales; also f32 input; no f8 input",
@@ -57,7 +55,7 @@ DIFFERENCES: dict[str, str] = {
     "rope.apply_llama31_rope_pos_ids_inplace": _ANGLES,
     "rope.rope_quantize_fp8": "any widths; a call for the rotated parts and one for each of the others",
     "rope.mla_rope_quantize_fp8": "any widths; a call for the rotated parts and one for each of the others",
-    "rope.rope_quantize_fp8_append_paged_kv_cache": _HOST + "; any widths; several calls",
+    "rope.rope_quantize_fp8_append_paged_kv_cache": _PLACES + "; any widths; several calls",
     "sampling.get_seed_and_offset": "CPU generators too: a drawn seed and offset 0",
     "sampling.softmax": "a temperature of up to 1e-5 gives the argmax; rows without mass are zeros, not NaN",
     "sampling.sampling_from_probs": _RANDOM + "; rows with NaN give token 0 (and valid False)",

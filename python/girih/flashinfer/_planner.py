@@ -19,7 +19,7 @@ import girih
 
 from ._problem import NO_LSE, Form, Problem, spec_of, usual_form
 
-__all__ = ["Batch", "Limits", "Planner", "host_array", "kv_len_of_pages", "planner_of_thread"]
+__all__ = ["Batch", "Limits", "Planner", "host_array", "kv_len_of_pages", "on_host", "planner_of_thread"]
 
 IndexArray = npt.NDArray[Any]
 
@@ -49,6 +49,11 @@ def kv_len_of_pages(kv_indptr: IndexArray, last_page_len: IndexArray, page_size:
     if page_size == 1 or not pages.all():
         length *= pages > 0
     return length
+
+
+def on_host(values: torch.Tensor) -> torch.Tensor:
+    """An index tensor where girih reads it."""
+    return values.cpu() if values.is_cuda else values
 
 
 class Limits(NamedTuple):

@@ -106,7 +106,9 @@ class MultiLevelCascadeAttentionWrapper(AttentionWrapper):
                 if buffers is None or len(buffers) != self._num_levels:
                     raise ValueError(f"{name} must be a list of num_levels={num_levels} buffers in CUDA graph mode")
 
-    def reset_workspace_buffer(self, float_workspace_buffer: torch.Tensor, int_workspace_buffers: Any) -> None:
+    def reset_workspace_buffer(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, float_workspace_buffer: torch.Tensor, int_workspace_buffers: Any
+    ) -> None:
         """Takes other buffers (one integer buffer per level); as for the other wrappers they stay unused."""
         buffers = (
             list(int_workspace_buffers) if isinstance(int_workspace_buffers, (list, tuple)) else [int_workspace_buffers]

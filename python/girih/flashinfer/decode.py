@@ -17,7 +17,7 @@ import girih
 from ._functional import single_attention
 from ._kv import run_form
 from ._paged_call import PagedCall, paged_attention, refuse_all, rows_of, scale_of_log2
-from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages
+from ._planner import Batch, IndexArray, Limits, host_array, on_host
 from ._problem import FLOAT16, Problem, data_types, refuse
 from ._wrapper import (
     AttentionWrapper,
@@ -247,7 +247,7 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
         )
         self._plan(
             problem,
-            host_array(indptr),
+            on_host(indptr),
             indptr,
             indices,
             last_page_len,
@@ -262,7 +262,7 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
     def _plan(
         self,
         problem: Problem,
-        indptr_host: IndexArray,
+        indptr_host: torch.Tensor,
         indptr: torch.Tensor,
         indices: torch.Tensor,
         last_page_len: torch.Tensor,
@@ -274,15 +274,16 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
         problem = self._final_problem(problem)
         num_requests = len(last_page_len)
         if seq_lens is None:
-            kv_len = kv_len_of_pages(indptr_host, host_array(last_page_len), page_size)
+            segment = girih.Segment.from_last_page(indptr_host, on_host(last_page_len), page_size)
         else:
             kv_len = host_array(seq_lens.reshape(-1))
-        need = Limits(num_requests * q_len, num_requests, int(kv_len.max()) if num_requests else 0, q_len)
+            segment = girih.Segment(kv_indptr=host_array(indptr_host), kv_len=kv_len, page_size=page_size)
+        need = Limits(num_requests * q_len, num_requests, segment.longest, q_len)
         if self._use_cuda_graph:
             self._check_frozen(num_requests, indices, q_len, page_size)
         batch = Batch(
             _uniform_indptr(num_requests, q_len),
-            (girih.Segment(kv_indptr=indptr_host, kv_len=kv_len, page_size=page_size),),
+            (segment,),
             need,
         )
         self._planner.plan(problem, batch)
@@ -551,7 +552,7 @@ def fast_decode_plan(
         disable_split_kv or fixed_split_size is not None,
         hooks=self._hooks,
     )
-    host = host_array(indptr if global_override_indptr_cpu is None else global_override_indptr_cpu)
+    host = on_host(indptr if global_override_indptr_cpu is None else global_override_indptr_cpu)
     self._plan(problem, host, indptr, indices, last_page_len, page_size, None, q_len_per_req, non_blocking)
 
 

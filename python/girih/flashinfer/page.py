@@ -37,6 +37,27 @@ def _unpacked(cache: _Cache, kv_layout: str) -> tuple[torch.Tensor, torch.Tensor
     raise KeyError(f"paged_kv_cache is a {type(cache).__name__}; must be one tensor or a pair of tensors")
 
 
+class _Table(NamedTuple):
+    """Where tokens go, as arrays on a GPU say it: what a request's list does not hold is written nowhere."""
+
+    arrays: dict[str, torch.Tensor]
+
+    def append(self, store: girih.KvStore, k: torch.Tensor, v: torch.Tensor | None = None) -> None:
+        girih.append_at(store, k, v, **self.arrays)
+
+    def write(self, x: torch.Tensor, cache: torch.Tensor, kv_layout: str) -> None:
+        """Codes as they are: pairs of them are 16-bit elements of any kind."""
+        if x.shape[-1] % 2:
+            raise refuse(
+                "page",
+                "head_dim",
+                x.shape[-1],
+                "on a GPU one-byte caches take even widths; append 16-bit keys with girih.append_at, which quantises",
+            )
+        store = girih.KvStore.paged(cache.view(torch.float16), layout=kv_layout)
+        girih.append_at(store, x.contiguous().view(torch.float16), **self.arrays)
+
+
 class _Places(NamedTuple):
     """Where tokens go, on the host: token rows[i] (all, in order, where rows is None) to entry kv_len[i] - 1 of page pages[i]."""
 
@@ -73,6 +94,12 @@ def _bits(x: torch.Tensor) -> torch.dtype:
     return {1: torch.uint8, 2: torch.int16, 4: torch.int32}[x.dtype.itemsize]
 
 
+def _index(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """An index array as append_at() takes it."""
+    x = x.to(device, non_blocking=True)
+    return x.contiguous() if x.dtype in (torch.int32, torch.int64) else x.to(torch.int32)
+
+
 def _places(
     batch_indices: torch.Tensor,
     positions: torch.Tensor,
@@ -80,7 +107,12 @@ def _places(
     kv_indptr: torch.Tensor,
     page_size: int,
     kv_last_page_len: torch.Tensor | None = None,
-) -> _Places:
+) -> _Places | _Table:
+    if kv_indices.is_cuda:
+        arrays = {"batch_indices": batch_indices, "positions": positions, "kv_indices": kv_indices, "kv_indptr": kv_indptr}
+        table = {name: _index(x, kv_indices.device) for name, x in arrays.items()}
+        table["kv_indices"] = table["kv_indices"].int()
+        return _Table(table)
     batch, position = batch_indices.cpu().long(), positions.cpu().long()
     if batch.shape != position.shape or batch.ndim != 1:
         raise ValueError(
@@ -228,7 +260,7 @@ def _check_nvfp4(append_key: torch.Tensor, append_value: torch.Tensor, caches: l
 
 
 def _append_nvfp4(
-    places: _Places,
+    places: _Places | _Table,
     append_key: torch.Tensor,
     append_value: torch.Tensor,
     caches: list[torch.Tensor],
@@ -301,6 +333,9 @@ def nvfp4_quantize_append_paged_kv_cache_with_slot_mapping(
         raise ValueError("append_key and append_value must have at least slot_mapping.shape[0] rows")
     k_scale, v_scale = _decode_scale("k_scale", k_scale), _decode_scale("v_scale", v_scale)
     page_size = caches[0].shape[1 if kv_layout == "NHD" else 2]
+    if slot_mapping.is_cuda:
+        _append_nvfp4(_Table({"slots": slot_mapping.contiguous()}), append_key, append_value, caches, k_scale, v_scale, kv_layout)
+        return
     slots = slot_mapping.cpu().long()
     outside = (slots < 0) | (slots >= caches[0].shape[0] * page_size)
     rows = (~outside).nonzero().squeeze(1) if bool(outside.any()) else None

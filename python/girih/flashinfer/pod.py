@@ -178,7 +178,7 @@ class PODWithPagedKVCacheWrapper(AttentionWrapper):
             sm_scale=sm_scale_p,
             rope_scale=rope_scale_p,
             rope_theta=rope_theta_p,
-            scales=tuple(scales),
+            scales=(scales.q, scales.k, scales.v, scales.stored),
             return_lse=return_lse_p,
             planner=self._planner,
         )

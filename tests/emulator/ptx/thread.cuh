@@ -80,6 +80,24 @@ inline bool all(bool value, const char* file = __builtin_FILE(), int line = __bu
 inline u32 ballot(bool value, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   return vote(value, {"ballot", file, line});
 }
+inline int popcount(u32 value) { return __builtin_popcount(value); }
+inline u32 sum_warp(u32 value, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::warp_collective(value, {"sum_warp", file, line}, [](const auto& lanes) {
+    u32 sum = 0;
+    for (const u32* lane : lanes) sum += *lane;
+    for (u32* lane : lanes) *lane = sum;
+  });
+  return value;
+}
+
+inline u32 max_warp(u32 value, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  emulator::warp_collective(value, {"max_warp", file, line}, [](const auto& lanes) {
+    u32 most = 0;
+    for (const u32* lane : lanes) most = max(most, *lane);
+    for (u32* lane : lanes) *lane = most;
+  });
+  return value;
+}
 
 inline int cluster_size() { return emulator::current().block->cluster_size; }
 inline int cluster_rank() { return emulator::current().block->cluster_rank; }

@@ -105,7 +105,7 @@ def paged_batch(
     dtype: torch.dtype = torch.float16,
     seed: int = 0,
 ) -> PagedBatch:
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     pages = [-(-n // page_size) for n in kv_lens]
     indptr = torch.tensor([0, *torch.tensor(pages).cumsum(0).tolist()], dtype=torch.int32)
     last = torch.tensor([(n - 1) % page_size + 1 if n else 0 for n in kv_lens], dtype=torch.int32)
@@ -128,7 +128,7 @@ def paged_batch(
 
 def queries(batch: PagedBatch, heads: int, dim: int = 64, dtype: torch.dtype = torch.float16, seed: int = 1) -> Tensor:
     rows = int(batch.qo_indptr[-1])
-    return torch.randn(rows, heads, dim, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return torch.randn(rows, heads, dim, generator=torch.Generator(torch.get_default_device()).manual_seed(seed)).to(dtype)
 
 
 def workspace() -> Tensor:

@@ -18,7 +18,7 @@ from girih.flashinfer import (
 @pytest.mark.parametrize("causal", [False, True])
 def test_batch_attention(causal: bool) -> None:
     batch = paged_batch([1, 20, 1, 7], [50, 20, 3, 9])
-    wrapper = attention.BatchAttention("NHD", "cpu")
+    wrapper = attention.BatchAttention("NHD", str(torch.get_default_device()))
     lens = torch.tensor(batch.kv_lens, dtype=torch.int32)
     tables = (batch.qo_indptr, batch.indptr, batch.indices, lens)
     wrapper.plan(

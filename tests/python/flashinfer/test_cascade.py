@@ -14,7 +14,7 @@ from girih.flashinfer import cascade
 
 
 def state(n: int, *shape: int, seed: int) -> tuple[Any, Any]:
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     return torch.randn(n, *shape, 64, generator=generator).half(), torch.randn(n, *shape, generator=generator) * 4
 
 
@@ -66,7 +66,7 @@ class Tree:
     """Two levels above the requests: one prefix of all, one per pair, then the requests' own keys, in one cache."""
 
     def __init__(self, q_len: int, own: list[int], page_size: int = 16, seed: int = 0) -> None:
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
         self.lens = [[37], [20, 5], own]
         self.page_size, self.q_len = page_size, q_len
         self.levels: list[tuple[Any, Any, Any]] = []

@@ -16,7 +16,7 @@ sampling = flashinfer.sampling
 
 
 def probabilities(rows: int, vocab: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     return torch.softmax(torch.randn(rows, vocab, generator=generator) * 2, -1)
 
 
@@ -108,7 +108,7 @@ def test_seeds() -> None:
 
 def test_generators_move_on_and_repeat() -> None:
     p = torch.full((32, 1000), 1e-3)
-    first, second = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)
+    first, second = torch.Generator(torch.get_default_device()).manual_seed(5), torch.Generator().manual_seed(5)
     a = [sampling.sampling_from_probs(p, generator=first).tolist() for _ in range(3)]
     b = [sampling.sampling_from_probs(p, generator=second).tolist() for _ in range(3)]
     assert a == b and a[0] != a[1] != a[2]
@@ -315,7 +315,7 @@ def test_logits_pipe() -> None:
     def tokens(compile: bool, **kwargs: Any) -> list[int]:
         pipe = LogitsPipe(steps, compile=compile)
         assert pipe.initial_type is TensorType.LOGITS
-        generator = torch.Generator().manual_seed(9)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(9)
         drawn: list[int] = pipe(x, temperature=0.7, top_k=20, generator=generator, **kwargs).tolist()
         return drawn
 
@@ -323,11 +323,11 @@ def test_logits_pipe() -> None:
     assert repr(LogitsPipe(steps)).endswith("calls=2)") and repr(LogitsPipe(steps, compile=False)).endswith("calls=6)")
     p = torch.softmax(x, -1)
     both = [
-        LogitsPipe([TopP(), Sample()], compile=c)(p, top_p=0.5, generator=torch.Generator().manual_seed(1))
+        LogitsPipe([TopP(), Sample()], compile=c)(p, top_p=0.5, generator=torch.Generator(torch.get_default_device()).manual_seed(1))
         for c in (True, False)
     ]
     assert torch.equal(*both)
-    assert torch.equal(both[0], sampling.top_p_sampling_from_probs(p, 0.5, generator=torch.Generator().manual_seed(1)))
+    assert torch.equal(both[0], sampling.top_p_sampling_from_probs(p, 0.5, generator=torch.Generator(torch.get_default_device()).manual_seed(1)))
     joint = LogitsPipe([TopK(joint_topk_topp=True), TopP(), Sample()], input_type=TensorType.PROBS)
     q = torch.tensor([[0.4, 0.3, 0.2, 0.1]])
     found = frequencies(lambda i: joint(q, top_k=2, top_p=0.55, indices=i), 4, 2000)

@@ -124,7 +124,7 @@ def test_packed_bits_of_a_single_decode() -> None:
     mask = torch.rand(53) > 0.5
     import numpy as np
 
-    bits = torch.from_numpy(np.packbits(mask.numpy(), bitorder="little"))
+    bits = torch.as_tensor(np.packbits(mask.cpu().numpy(), bitorder="little"))
     out, lse = decode.single_decode_with_kv_cache_with_jit_module(module, q, k, v, bits, 0.3, return_lse=True)
     expected = attend(q[None], k, v, mask=mask[None], sm_scale=0.3)
     check((out, lse), (expected[0][0], expected[1][0]))

@@ -19,7 +19,7 @@ class Cache:
     def __init__(
         self, q_lens: list[int], kv_lens: list[int], page_size: int = 4, dtype: Any = torch.float16, seed: int = 0
     ) -> None:
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
         pages = [-(-n // page_size) for n in kv_lens]
         self.page_size, self.kv_lens = page_size, kv_lens
         self.indptr = torch.tensor([0, *torch.tensor(pages).cumsum(0).tolist()], dtype=torch.int32)

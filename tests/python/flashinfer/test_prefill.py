@@ -35,7 +35,7 @@ def planned(batch: PagedBatch, heads: int, *, head_dim_vo: int | None = None, **
 
 
 def masks_of(batch: PagedBatch, seed: int = 5) -> list[Any]:
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     sizes = [(int(batch.qo_indptr[i + 1] - batch.qo_indptr[i]), n) for i, n in enumerate(batch.kv_lens)]
     masks = [torch.rand(rows, keys, generator=generator) > 0.4 for rows, keys in sizes]
     masks[0][0] = False  # a row that sees nothing
@@ -43,7 +43,7 @@ def masks_of(batch: PagedBatch, seed: int = 5) -> list[Any]:
 
 
 def packed(masks: list[Any]) -> Any:
-    return torch.from_numpy(np.concatenate([np.packbits(m.reshape(-1).numpy(), bitorder="little") for m in masks]))
+    return torch.as_tensor(np.concatenate([np.packbits(m.reshape(-1).cpu().numpy(), bitorder="little") for m in masks]))
 
 
 @pytest.mark.parametrize("layout", ["NHD", "HND"])

@@ -67,7 +67,7 @@ def test_masks_within_blocks(extents: tuple[int, int, int, int], as_bits: bool) 
         flat = sparse.convert_bsr_mask_layout(inner, indptr)
         import numpy as np
 
-        given = {"packed_mask": torch.from_numpy(np.packbits(flat.numpy(), bitorder="little"))}
+        given = {"packed_mask": torch.as_tensor(np.packbits(flat.cpu().numpy(), bitorder="little"))}
     else:
         given = {"mask": inner}
     wrapper.plan(indptr, indices, *extents, 4, 2, 64, **given)
