@@ -116,12 +116,13 @@ void append_kernel(abi::RowsParams p) {
 }
 
 /// A part that takes elements one at a time: sources and planes are not aligned.
-constexpr PartConfig append_part(Elem source, Elem target, Scaling scaling, int dim, int heads) {
+constexpr PartConfig append_part(Elem source, Elem target, Scaling scaling, int dim, int heads, bool listed = false) {
   PartConfig c{.x = source, .weight = source, .out = target, .dim = dim};
   const int round = (source == Elem::f32 ? 4 : 8) * c.threads;
   c.vectors = (dim + round - 1) / round;
   c.heads = heads;
   c.paged = true;
+  c.listed = listed;
   c.scaling = scaling;
   return c;
 }
@@ -221,15 +222,17 @@ TEST(PageKernels, AppendByTableFollowsItsArrays) {
   for (const abi::TokenPlace& place : places) slots.push_back(place.page * kPageSize + place.token);
   slots.insert(slots.end(), {-1, kPages * kPageSize, std::int64_t{1} << 40});
 
+  abi::RowsParams table{};
+  table.page_size = {static_cast<std::uint32_t>(kPageSize), 0x80000000U, 33};
+  table.kv_indices = kv_indices.data();
+  table.table.given = 1;
+  table.table.num_pages = kPages;
+  table.table.num_entries = std::ssize(kv_indices);
   const auto bytes_of = [](const auto& v) { return reinterpret_cast<const unsigned char*>(v.data()); };
   for (const bool by_slots : {false, true}) {
     PlaneMemory got = before;
-    abi::RowsParams p = append_params(got.view(), k.data(), DType::bf16, kDim);
-    p.page_size = {static_cast<std::uint32_t>(kPageSize), 0x80000000U, 33};
-    p.kv_indices = kv_indices.data();
-    p.table.given = 1;
-    p.table.num_pages = kPages;
-    p.table.num_entries = std::ssize(kv_indices);
+    abi::RowsParams p = table;
+    p.parts[0] = append_params(got.view(), k.data(), DType::bf16, kDim).parts[0];
     if (by_slots) {
       p.table.slots = bytes_of(slots);
       p.table.wide = 1;
@@ -242,8 +245,9 @@ TEST(PageKernels, AppendByTableFollowsItsArrays) {
       p.table.wide = 4;
       p.rows = std::ssize(requests);
     }
-    constexpr PartConfig kPart = append_part(Elem::bf16, Elem::bf16, Scaling::none, kDim, 1);
-    launch(append_kernel<kPart>, p, {.num_blocks = 14 * kHeads / 2, .num_threads = 64, .shared_bytes = 256, .seed = 5});
+    constexpr PartConfig kPart = append_part(Elem::bf16, Elem::bf16, Scaling::none, kDim, 1, true);
+    const int blocks = static_cast<int>((p.rows * kHeads + 1) / 2);
+    launch(append_kernel<kPart>, p, {.num_blocks = blocks, .num_threads = 64, .shared_bytes = 256, .seed = 5});
     EXPECT_EQ(expected.data, got.data) << by_slots;
   }
 }

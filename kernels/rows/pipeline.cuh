@@ -125,7 +125,10 @@ struct Pipeline {
       x += part.x.head_stride;
       second += part.second.head_stride;
     }
-    if constexpr (kC.paged) {
+    if constexpr (kC.listed) {
+      in.place = page::listed_place(p, in.row);
+      in.valid = in.valid && in.place.token >= 0;
+    } else if constexpr (kC.paged) {
       const page::PlannedKey key = page::key_of(p, in.row);
       in.place = key.place;
       in.position = key.position;

@@ -36,6 +36,7 @@ struct PartConfig {
   bool has_bias = false;
   bool head_weights = false;  // weights and biases differ between heads
   bool paged = false;         // rows go to places of a page table
+  bool listed = false;        // which arrays on the device say (AppendTable)
   Act act = Act::none;
   Norm norm = Norm::none;
   Rotation rotation = Rotation::none;
@@ -102,7 +103,7 @@ struct RowsParams {
   const PlanHeader* plan;
   const std::int32_t* kv_indices;
   FastDivider page_size;
-  AppendTable table;
+  AppendTable table;  // of parts that are listed
 };
 
 struct PackBitsParams {

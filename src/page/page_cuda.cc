@@ -93,6 +93,7 @@ void append_planned(const Context& context, const attention::DevicePlanState& pl
 void append_by_table(const Context& context, const KvStore& store, const abi::AppendTable& table, const std::int32_t* kv_indices,
                      std::span<const PlaneSource> planes, std::int64_t num_rows, void* stream) {
   rows::Launch launch = describe_append(planes, num_rows);
+  for (int i = 0; i < launch.num_parts; ++i) launch.configs[static_cast<std::size_t>(i)].listed = true;
   launch.params.table = table;
   launch.params.kv_indices = kv_indices;
   launch.params.page_size = attention::fast_divider(store.page_size);
