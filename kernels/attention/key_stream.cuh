@@ -173,6 +173,8 @@ class KeyStream {
   // Whether pages are asked for by ask_pages(). Where ways of a branch meet, the compiler waits for loads of either; so the page ids must
   // not be under way at the end of a step, where the next item may begin.
   static constexpr bool kAsksApart = !Shape::kSharedPlaces && !c.is_wide();
+  // Whether keys may leave L2 first: where no other tile of the batch reads them.
+  static constexpr bool kHasPolicy = c.tile_rows <= 16 && !c.is_wide();
   static constexpr int kKeyPlane = 0;
   static constexpr int kRopePlane = 1;
   static constexpr int kValuePlane = Shape::kTwoParts ? 2 : 1;
@@ -383,6 +385,7 @@ class KeyStream {
       static_assert(!Rows::kSwizzled || (T::kSpan == 8 && kFirstChunk % 8 == 0));
       const int row = lane / T::kSpan % T::kAtOnce;
       const int at = Rows::offset(row, lane % T::kSpan);
+      const u64 policy = kHasPolicy ? ptx::l2_policy(p_.leaves_l2 != 0) : 0;
       const u8* sources[T::kCount];
 #pragma unroll
       for (int turn = 0; turn < T::kCount; ++turn) sources[turn] = get_place<kPlane, T>(turn, row);
@@ -397,7 +400,11 @@ class KeyStream {
 #pragma unroll
         for (int chunk = 0; chunk < kChunks; chunk += T::kSpan) {
           const bool valid = sources[turn] != nullptr && (chunk + lane % T::kSpan) * tile::kChunkBytes < row_bytes;
-          ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid);
+          if constexpr (kHasPolicy) {
+            ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid, policy);
+          } else {
+            ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid);
+          }
         }
       }
       return;
