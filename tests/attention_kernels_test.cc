@@ -177,6 +177,28 @@ TEST(AttentionKernels, HopperHasLargeTilesOfItsOwn) {
   falls_back(s, "transforms and RoPE");
 }
 
+/// Where no group has more than eight packed rows, decode has a kernel for as many; a group of more query heads never has so few.
+TEST(AttentionKernels, FewRowsHaveAKernelOfTheirOwn) {
+  const auto choose_rows = [](const AttentionSpec& given, std::int64_t max_rows) {
+    const variant::Program program = variant::compile(given.variant);
+    return attention::choose_cuda_kernels(attention::normalise(given, program, DeviceKind::cuda), program, device_of(kTargets[5]), "",
+                                          max_rows);
+  };
+  const attention::CudaKernels few = choose_rows(llama(), 8);
+  const attention::CudaKernels more = choose_rows(llama(), 9);
+  EXPECT_TRUE(few.classes[0].name.ends_with("_mma_decode8")) << few.classes[0].name;
+  EXPECT_EQ(few.tune.small_rows, 8);
+  EXPECT_TRUE(more.classes[0].name.ends_with("_mma_decode")) << more.classes[0].name;
+  EXPECT_EQ(more.tune.small_rows, 16);
+  EXPECT_EQ(few.classes[1].source, more.classes[1].source);
+  EXPECT_EQ(attention::cuda_kernels_of(llama(), device_of(kTargets[5])).size(), 3U);
+
+  AttentionSpec wide = llama();
+  wide.num_kv_heads = 2;
+  EXPECT_EQ(choose_rows(wide, 8).classes[0].source, choose_rows(wide, 16).classes[0].source);
+  EXPECT_EQ(attention::cuda_kernels_of(wide, device_of(kTargets[5])).size(), 2U);
+}
+
 TEST(AttentionKernels, TextSaysWhatDiffersAndNothingElse) {
   const Target& target = kTargets[5];
   const attention::CudaKernels a = choose(llama(), target);

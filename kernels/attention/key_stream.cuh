@@ -128,16 +128,14 @@ class KeyStream {
         slot_(Shape::kSlots - Shape::kTilesPerStep) {
     Next next = {.item = items.begin, .num_items = static_cast<i32>(items.end - items.begin)};
     open_item(next);
-#pragma unroll
-    for (int i = 0; i < kFirstLookups; ++i) pages_[i] = page_of(next, lane_key(next) + i * kLookupKeys);
-    if (next.num_items > 0) asked_ = min(kFirstLookups, (next.kv_end - next.key + kLookupKeys - 1) / kLookupKeys);
+    if constexpr (!kAsksApart) request_pages(next);
     keep(next);
   }
 
-  /// With kAsksApart: asks for the pages of the next look-up, if that has not been done. Once a step, before it ends.
+  /// With kAsksApart: asks for the pages of the next look-up. Once a step, before it ends.
   __device__ __forceinline__ void ask_pages() {
     static_assert(kAsksApart);
-    if (ptx::any(asked_ == 0)) request_pages(next_[0]);
+    if (Shape::kLookupSteps == 1 || ptx::any(step_ == 0)) request_pages(next_[0]);
   }
 
   /// Whether there is a next step (once the empty one has been issued).
@@ -173,6 +171,8 @@ class KeyStream {
   // Whether pages are asked for by ask_pages(). Where ways of a branch meet, the compiler waits for loads of either; so the page ids must
   // not be under way at the end of a step, where the next item may begin.
   static constexpr bool kAsksApart = !Shape::kSharedPlaces && !c.is_wide();
+  // Whether keys may leave L2 first: where no other tile of the batch reads them.
+  static constexpr bool kHasPolicy = c.tile_rows <= 16 && !c.is_wide();
   static constexpr int kKeyPlane = 0;
   static constexpr int kRopePlane = 1;
   static constexpr int kValuePlane = Shape::kTwoParts ? 2 : 1;
@@ -180,11 +180,7 @@ class KeyStream {
   static constexpr int kValueScalePlane = kKeyScalePlane + (Shape::kKeyScaleBytes > 0 ? 1 : 0);
   static constexpr i32 kNothing = -1, kKeysFast = 1, kValuesFast = 2;  // fast: copied in whole chunks
   static constexpr i32 kNoPage = -1;
-  static constexpr i32 kLookupKeys = Shape::kLookupSteps * Shape::kStepKeys;
-  static constexpr i32 kPrefetchedKeys = 8 * kLookupKeys;
-  // Look-ups whose pages are asked for before the first copies: those of all steps that are under way at the beginning and one more. A load
-  // that follows copies waits for all of them.
-  static constexpr int kFirstLookups = kAsksApart ? 1 + Shape::kSlots / Shape::kTilesPerStep / Shape::kLookupSteps : 1;
+  static constexpr i32 kPrefetchedKeys = 8 * Shape::kLookupSteps * Shape::kStepKeys;
 
   /// Up to eight neighbouring lanes bring one row, a line of it at a time.
   template <int kChunks>
@@ -253,24 +249,19 @@ class KeyStream {
     const int lane = ptx::lane_idx();
     return next.key + lane / Shape::kRows * Shape::kStepKeys + warp_ * Shape::kRows + lane % Shape::kRows;
   }
-  /// The page of a key of the item, kNoPage past its end. Entries past the keys are not looked at.
-  __device__ __forceinline__ i32 page_of(const Next& next, i32 key) const {
-    if (next.num_items == 0 || key >= next.kv_end) return kNoPage;
-    const abi::SegmentArg& segment = p_.segments[next.segment];
-    if (segment.page_size.divisor == 0) return 0;
-    return segment.kv_indices[next.table_begin + divide(static_cast<u32>(key), segment.page_size)];
-  }
-  /// Asks for the page of this lane's key.
+  /// Asks for the page of this lane's key. Entries past the keys are not looked at.
   __device__ __forceinline__ void request_pages(const Next& next) {
     const i32 key = lane_key(next);
-    pages_[0] = page_of(next, key);
-    asked_ = 1;
+    page_ = kNoPage;
+    if (next.num_items == 0 || key >= next.kv_end) return;
+    const abi::SegmentArg& segment = p_.segments[next.segment];
+    page_ = 0;
+    if (segment.page_size.divisor == 0) return;
+    const i32* table = segment.kv_indices + next.table_begin;
+    page_ = table[divide(static_cast<u32>(key), segment.page_size)];
     // While keys stream, a load from memory takes thousands of cycles: what comes a few look-ups later is on its way to L2 by then.
     const i32 later = key + kPrefetchedKeys;
-    if (ptx::lane_idx() != 0 || next.num_items == 0 || later >= next.kv_end) return;
-    const abi::SegmentArg& segment = p_.segments[next.segment];
-    if (segment.page_size.divisor == 0) return;
-    ptx::prefetch_l2(segment.kv_indices + next.table_begin + divide(static_cast<u32>(later), segment.page_size));
+    if (ptx::lane_idx() == 0 && later < next.kv_end) ptx::prefetch_l2(table + divide(static_cast<u32>(later), segment.page_size));
   }
 
   /// The keys whose pages have been asked for are the next steps'; then the same for those after them. What branches depend on is the same
@@ -293,20 +284,17 @@ class KeyStream {
     }
     if constexpr (Shape::kSharedPlaces) ptx::sync_warp();  // the last steps' places are no longer read
     put_place<kKeyPlane, Turns<Shape::kTwoParts ? bytes(c.k_type, c.head_dim_first()) / tile::kChunkBytes : Shape::KeyRows::kChunks>>(
-        key_address(segment.k, pages_[0], slot, kv_head));
+        key_address(segment.k, page_, slot, kv_head));
     if constexpr (Shape::kTwoParts) {
       put_place<kRopePlane, Turns<Shape::KeyRows::kChunks - bytes(c.k_type, c.head_dim_first()) / tile::kChunkBytes>>(
-          key_address(segment.k_rope, pages_[0], slot, kv_head));
+          key_address(segment.k_rope, page_, slot, kv_head));
     }
-    if constexpr (!c.v_is_k) put_place<kValuePlane, Turns<Shape::ValueRows::kChunks>>(key_address(segment.v, pages_[0], slot, kv_head));
-    if constexpr (Shape::kKeyScaleBytes > 0) put_place<kKeyScalePlane, Turns<1>>(scale_address(segment.k, pages_[0], slot, kv_head));
+    if constexpr (!c.v_is_k) put_place<kValuePlane, Turns<Shape::ValueRows::kChunks>>(key_address(segment.v, page_, slot, kv_head));
+    if constexpr (Shape::kKeyScaleBytes > 0) put_place<kKeyScalePlane, Turns<1>>(scale_address(segment.k, page_, slot, kv_head));
     if constexpr (Shape::kValueScaleBytes > 0) {
-      put_place<kValueScalePlane, Turns<1>>(scale_address(value_plane<c>(segment), pages_[0], slot, kv_head));
+      put_place<kValueScalePlane, Turns<1>>(scale_address(value_plane<c>(segment), page_, slot, kv_head));
     }
-    --asked_;
-#pragma unroll
-    for (int i = 1; i < kFirstLookups; ++i) pages_[i - 1] = pages_[i];
-    next.key += kLookupKeys;
+    next.key += Shape::kLookupSteps * Shape::kStepKeys;
     if (next.key >= next.kv_end) {
       skip_item(next);
       open_item(next);
@@ -321,7 +309,7 @@ class KeyStream {
   /// This lane's key's place in a plane; null where there is no such key. In shared memory those of a lane's turns are neighbours.
   template <int kPlane, class T>
   __device__ __forceinline__ void put_place(const u8* place) {
-    if (pages_[0] == kNoPage) place = nullptr;
+    if (page_ == kNoPage) place = nullptr;
     if constexpr (Shape::kSharedPlaces) {
       const int lane = ptx::lane_idx();
       const int row = lane % Shape::kRows;
@@ -383,6 +371,7 @@ class KeyStream {
       static_assert(!Rows::kSwizzled || (T::kSpan == 8 && kFirstChunk % 8 == 0));
       const int row = lane / T::kSpan % T::kAtOnce;
       const int at = Rows::offset(row, lane % T::kSpan);
+      const u64 policy = kHasPolicy ? ptx::l2_policy(p_.leaves_l2 != 0) : 0;
       const u8* sources[T::kCount];
 #pragma unroll
       for (int turn = 0; turn < T::kCount; ++turn) sources[turn] = get_place<kPlane, T>(turn, row);
@@ -397,7 +386,11 @@ class KeyStream {
 #pragma unroll
         for (int chunk = 0; chunk < kChunks; chunk += T::kSpan) {
           const bool valid = sources[turn] != nullptr && (chunk + lane % T::kSpan) * tile::kChunkBytes < row_bytes;
-          ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid);
+          if constexpr (kHasPolicy) {
+            ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid, policy);
+          } else {
+            ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid);
+          }
         }
       }
       return;
@@ -426,8 +419,7 @@ class KeyStream {
   int warp_;
   int slot_;
   Next next_[1];
-  i32 pages_[kFirstLookups];  // of this lane's keys of the next look-ups
-  i32 asked_ = 0;             // for how many of them they have been asked for
+  i32 page_ = kNoPage;  // of this lane's key of the next look-up
 
   // The steps at copy.
   i32 fast_ = kNothing, segment_ = 0;

@@ -52,6 +52,29 @@ __device__ __forceinline__ void cp_async_16(void* s_destination, const void* g_s
   *static_cast<Vec16*>(s_destination) = v;
 #endif
 }
+/// How long copies stay in L2: as usual, or so that they are the first to leave it.
+__device__ __forceinline__ u64 l2_policy(bool leaves_first) {
+#if __CUDA_ARCH__ >= 800
+  u64 first;
+  u64 usual;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(usual));
+  return leaves_first ? first : usual;
+#else
+  return 0;
+#endif
+}
+/// cp_async_16 with a policy.
+__device__ __forceinline__ void cp_async_16(void* s_destination, const void* g_source, bool valid, u64 policy) {
+#if __CUDA_ARCH__ >= 800
+  const u32 size = valid ? 16U : 0U;
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(shared_address(s_destination)),
+               "l"(g_source), "r"(size), "l"(policy)
+               : "memory");
+#else
+  cp_async_16(s_destination, g_source, valid);
+#endif
+}
 /// The same for 4 bytes.
 __device__ __forceinline__ void cp_async_4(void* s_destination, const void* g_source, bool valid) {
 #if __CUDA_ARCH__ >= 800

@@ -75,6 +75,7 @@ struct AttentionParams {
   std::int32_t num_units;    // of all classes, as the header has it: with it the items are found without reading the header
   std::int32_t first_unit;   // of this launch's class: block b runs unit first_unit + b
   std::int32_t class_units;  // of this class: those beyond the number of blocks are taken by blocks that have ended theirs
+  std::int32_t leaves_l2;    // whether K and V that are read once should be the first to leave L2
   std::int32_t plan_bytes;   // that may be asked for ahead: of the blob, or of the room for it where a graph's replays bring others
   SegmentArg segments[kMaxCudaSegments];
   ParamArg params[kMaxCudaParams];  // run-time parameters; plan-time ones are in the blob

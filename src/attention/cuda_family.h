@@ -22,6 +22,7 @@ struct CudaTile {
   int warps_rows = 1;
   bool few_rows = false;  // beside another of the class: for groups of up to kFewRows rows
   std::int64_t shared_bytes = 0;
+  std::int64_t cost_bytes = 0;  // that a unit of cost reads, where they are what it costs
   variant::CudaMath math = variant::CudaMath::exact;
 };
 

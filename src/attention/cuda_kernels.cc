@@ -64,6 +64,7 @@ CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, co
   kernel.shared_bytes = tile.shared_bytes;
   kernel.blocks_per_sm = tile.blocks_per_sm;
   kernel.unit_turns = tile.unit_turns;
+  kernel.cost_bytes = tile.cost_bytes;
   kernel.source = fmt::format(
       "// {} {} {}\n"
       "#include \"{}\"\n"

@@ -183,7 +183,8 @@ CudaTile mma_tile(const CudaRequest& request, int tile_class) {
     tile.unit_turns = is_wide(request.spec) ? 1 : 2;
     // Bound by memory: a step costs its bytes, whatever rows it serves. Starting and ending a tile, and merging it, is worth about three
     // steps of 32 KiB.
-    const std::int64_t step = std::max<std::int64_t>(1, 2 * shape.kv_block * rows_of(request.spec).stored / 2048);
+    tile.cost_bytes = 2048;
+    const std::int64_t step = std::max<std::int64_t>(1, 2 * shape.kv_block * rows_of(request.spec).stored / tile.cost_bytes);
     tile.tune = {.tile_rows = shape.tile_rows, .kv_block = shape.kv_block, .cost_piece = 48, .cost_block = step, .cost_block_row = 0};
   } else {
     // Rows come in operands of a warp; the copies of a step are the same for all. A tile's beginning (the chain to its rows of Q, with
