@@ -1,8 +1,9 @@
 // The keys and values of a unit as one stream of tiles through a ring in shared memory: K of a step, V of the step, K of the next step, and
 // so on over all items without a break, so that the copies of the next item are under way while the last one is worked on. Copies are
 // cp.async groups, one a tile (empty ones too, at the end), so whoever consumes counts groups and needs no other bookkeeping.
-// A warp brings its own kRows keys of every step of kv_block. Where they lie is looked up for a whole warp's worth of them at once, a lane
-// each, and their page ids are asked for a look-up earlier; so the chain table -> page -> row never stalls the ring.
+// In decode a warp brings its own kRows keys of every step of kv_block; in prefill (kInTurns) warps take turns at whole steps, since what a
+// step costs beside its copies would otherwise be paid by each of them. Where keys lie is looked up for a whole warp's worth of them at
+// once, a lane each, and their page ids are asked for a look-up earlier; so the chain table -> page -> row never stalls the ring.
 // Tiles hold elements as they are stored; rows past the end of the keys and dims past the head are zeros.
 #pragma once
 
@@ -23,7 +24,8 @@ template <Config c>
 struct StreamShape {
   static constexpr int kWarps = c.threads / ptx::kWarp;
   static constexpr int kStepKeys = c.kv_block;
-  static constexpr int kRows = kStepKeys / kWarps;  // keys of a step that a warp brings
+  static constexpr bool kInTurns = c.tile_rows > 16 && !c.is_wide();
+  static constexpr int kRows = kInTurns ? min(kStepKeys, ptx::kWarp) : kStepKeys / kWarps;  // keys of a step that a warp brings at once
   // ldmatrix takes chunks by two: 16 dims of a 16-bit type, 32 of an 8-bit one, 64 of a 4-bit one.
   static constexpr int kKeyBytes = round_up(bytes(c.k_type, c.head_dim_qk), 2 * tile::kChunkBytes);
   static constexpr int kValueBytes = c.v_is_k ? kKeyBytes : round_up(bytes(c.v_type, c.head_dim_vo), 2 * tile::kChunkBytes);
@@ -42,8 +44,8 @@ struct StreamShape {
   // Where keys lie, in every plane that they have: K, its second part, V, scales.
   static constexpr bool kTwoParts = c.head_dim_rope > 0;
   static constexpr int kPlanes = (kTwoParts ? 2 : 1) + (c.v_is_k ? 0 : 1) + (kKeyScaleBytes > 0 ? 1 : 0) + (kValueScaleBytes > 0 ? 1 : 0);
-  static constexpr int kLookupSteps = ptx::kWarp / kRows;                  // whose keys are looked up at once
-  static constexpr bool kSharedPlaces = c.tile_rows > 16 && !c.is_wide();  // else in registers
+  static constexpr int kLookupSteps = ptx::kWarp / kRows;  // whose keys are looked up at once
+  static constexpr bool kSharedPlaces = kInTurns;          // else in registers
   static constexpr int kPlacesAt = kScalesAt + kSlots * kSlotScaleBytes;
   static constexpr int kPlaceBytes = kSharedPlaces ? kPlanes * ptx::kWarp * 8 + 64 : 0;  // a warp's, and its KeyStream::Next
   static constexpr int kRingBytes = kPlacesAt + kWarps * kPlaceBytes;
@@ -128,8 +130,26 @@ class KeyStream {
         slot_(Shape::kSlots - Shape::kTilesPerStep) {
     Next next = {.item = items.begin, .num_items = static_cast<i32>(items.end - items.begin)};
     open_item(next);
+    if constexpr (Shape::kInTurns) pass_steps(next, warp_);
     if constexpr (!kAsksApart) request_pages(next);
     keep(next);
+  }
+
+  /// With kInTurns: starts the copies of this warp's next step into the slots from `slot` on. `first`: of the empty one.
+  __device__ __forceinline__ void issue_step(int slot, bool first) {
+    static_assert(Shape::kInTurns);
+    slot_ = slot;
+#pragma unroll 1
+    for (int row = first ? Shape::kStepKeys - Shape::kRows : 0; row < Shape::kStepKeys; row += Shape::kRows) {
+      first_row_ = row;
+      if (!first) copy_key_tile();
+      if (!first && !c.v_is_k) {
+        ++slot_;
+        copy_value_tile();
+        --slot_;
+      }
+      look_up();
+    }
   }
 
   /// With kAsksApart: asks for the pages of the next look-up. Once a step, before it ends.
@@ -148,21 +168,13 @@ class KeyStream {
 
   /// Starts the copies of the next step's keys, as one group. The slot must be free for this warp's rows.
   __device__ __forceinline__ void issue_keys() {
-    if (fast_ != kNothing) {
-      copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::KeyRows::kStride);
-      if constexpr (Shape::kKeyScaleBytes > 0) copy_scales<c.k_type, Shape::kKeyScaleBytes, c.head_dim_qk, kKeyScalePlane>();
-    }
+    if (fast_ != kNothing) copy_key_tile();
     end_tile();
     if constexpr (c.v_is_k) end_step();
   }
   /// And of that step's values.
   __device__ __forceinline__ void issue_values() {
-    if (fast_ != kNothing) {
-      copy_rows<c.v_type, Shape::kValueBytes, 0, Shape::ValueRows::kChunks, kValuePlane>(
-          s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::ValueRows::kStride, p_.segments[segment_].v,
-          bytes(c.v_type, c.head_dim_vo), (fast_ & kValuesFast) != 0);
-      if constexpr (Shape::kValueScaleBytes > 0) copy_scales<c.v_type, Shape::kValueScaleBytes, c.head_dim_vo, kValueScalePlane>();
-    }
+    if (fast_ != kNothing) copy_value_tile();
     end_tile();
     end_step();
   }
@@ -180,7 +192,8 @@ class KeyStream {
   static constexpr int kValueScalePlane = kKeyScalePlane + (Shape::kKeyScaleBytes > 0 ? 1 : 0);
   static constexpr i32 kNothing = -1, kKeysFast = 1, kValuesFast = 2;  // fast: copied in whole chunks
   static constexpr i32 kNoPage = -1;
-  static constexpr i32 kPrefetchedKeys = 8 * Shape::kLookupSteps * Shape::kStepKeys;
+  static constexpr i32 kLookupKeys = Shape::kLookupSteps * Shape::kStepKeys;
+  static constexpr i32 kPrefetchedKeys = Shape::kInTurns ? 2 * Shape::kWarps * Shape::kStepKeys : 8 * kLookupKeys;
 
   /// Up to eight neighbouring lanes bring one row, a line of it at a time.
   template <int kChunks>
@@ -190,6 +203,18 @@ class KeyStream {
     static constexpr int kCount = Shape::kRows / kAtOnce;
   };
 
+  /// The first of the step's rows that are brought now.
+  __device__ __forceinline__ int first_row() const { return Shape::kInTurns ? first_row_ : warp_ * Shape::kRows; }
+  __device__ __forceinline__ void copy_key_tile() {
+    copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + first_row() * Shape::KeyRows::kStride);
+    if constexpr (Shape::kKeyScaleBytes > 0) copy_scales<c.k_type, Shape::kKeyScaleBytes, c.head_dim_qk, kKeyScalePlane>();
+  }
+  __device__ __forceinline__ void copy_value_tile() {
+    copy_rows<c.v_type, Shape::kValueBytes, 0, Shape::ValueRows::kChunks, kValuePlane>(
+        s_ring_ + slot_ * Shape::kSlotBytes + first_row() * Shape::ValueRows::kStride, p_.segments[segment_].v,
+        bytes(c.v_type, c.head_dim_vo), (fast_ & kValuesFast) != 0);
+    if constexpr (Shape::kValueScaleBytes > 0) copy_scales<c.v_type, Shape::kValueScaleBytes, c.head_dim_vo, kValueScalePlane>();
+  }
   __device__ __forceinline__ void end_tile() {
     slot_ = slot_ + 1 == Shape::kSlots ? 0 : slot_ + 1;
     ptx::cp_async_commit();
@@ -244,9 +269,22 @@ class KeyStream {
     --next.num_items;
   }
 
+  /// With kInTurns: to the step that lies `steps` further than the one that next.key begins.
+  __device__ __forceinline__ void pass_steps(Next& next, int steps) const {
+    next.key += steps * Shape::kStepKeys;
+#pragma unroll 1
+    while (next.num_items > 0 && next.key >= next.kv_end) {
+      const i32 over = (next.key - next.kv_end) / Shape::kStepKeys * Shape::kStepKeys;
+      skip_item(next);
+      open_item(next);
+      next.key += over;
+    }
+  }
+
   /// This lane's key of the look-up.
   __device__ __forceinline__ i32 lane_key(const Next& next) const {
     const int lane = ptx::lane_idx();
+    if constexpr (Shape::kInTurns) return next.key + lane;
     return next.key + lane / Shape::kRows * Shape::kStepKeys + warp_ * Shape::kRows + lane % Shape::kRows;
   }
   /// Asks for the page of this lane's key. Entries past the keys are not looked at.
@@ -294,10 +332,15 @@ class KeyStream {
     if constexpr (Shape::kValueScaleBytes > 0) {
       put_place<kValueScalePlane, Turns<1>>(scale_address(value_plane<c>(segment), page_, slot, kv_head));
     }
-    next.key += Shape::kLookupSteps * Shape::kStepKeys;
-    if (next.key >= next.kv_end) {
-      skip_item(next);
-      open_item(next);
+    if constexpr (Shape::kInTurns) {
+      next.key += Shape::kRows;
+      if (next.key % Shape::kStepKeys == 0) pass_steps(next, Shape::kWarps - 1);
+    } else {
+      next.key += kLookupKeys;
+      if (next.key >= next.kv_end) {
+        skip_item(next);
+        open_item(next);
+      }
     }
     if constexpr (!kAsksApart) request_pages(next);
     keep(next);
@@ -335,7 +378,7 @@ class KeyStream {
     const int key = ptx::lane_idx();
     const u8* g_scales = get_place<kPlane, Turns<1>>(0, key % Shape::kRows);
     if (key >= Shape::kRows) return;
-    u8* s_scales = s_ring_ + Shape::kScalesAt + slot_ * Shape::kSlotScaleBytes + (warp_ * Shape::kRows + key) * kBytes;
+    u8* s_scales = s_ring_ + Shape::kScalesAt + slot_ * Shape::kSlotScaleBytes + (first_row() + key) * kBytes;
     constexpr int kStored = is_four_bit(t) ? (kDims + scale_block(t) - 1) / scale_block(t) : 4;
     if (!is_four_bit(t) || (kStored % 4 == 0 && (reinterpret_cast<u64>(g_scales) & 3U) == 0)) {
 #pragma unroll
@@ -418,6 +461,7 @@ class KeyStream {
   u8* s_ring_;
   int warp_;
   int slot_;
+  int first_row_ = 0;  // with kInTurns
   Next next_[1];
   i32 page_ = kNoPage;  // of this lane's key of the next look-up
 

@@ -14,14 +14,18 @@ struct SharedPointer {
   __device__ __forceinline__ explicit SharedPointer(u32 at) : address(at) {}
   __device__ __forceinline__ SharedPointer(const void* s_pointer) : address(shared_address(s_pointer)) {}
   __device__ __forceinline__ SharedPointer operator+(int bytes) const { return SharedPointer(address + static_cast<u32>(bytes)); }
+  __device__ __forceinline__ SharedPointer operator^(int bits) const { return SharedPointer(address ^ static_cast<u32>(bits)); }
 };
 /// The address as descriptors hold it.
 __device__ __forceinline__ u32 shared_word(SharedPointer pointer) { return pointer.address; }
 /// Keeps the place in a register: the compiler neither works it out again at each use nor keeps sums with it in registers of their own.
-__device__ __forceinline__ SharedPointer opaque_shared(const void* s_pointer) {
-  SharedPointer pointer = s_pointer;
+__device__ __forceinline__ SharedPointer opaque(SharedPointer pointer) {
   asm volatile("" : "+r"(pointer.address));
   return pointer;
+}
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 
 /// 16 bytes that are read once by this kernel and written by no one meanwhile: bypass L1.

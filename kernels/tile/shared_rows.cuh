@@ -34,7 +34,7 @@ struct LaneRows {
 
   /// lane_chunk is 0 or 1 (for at() with an even chunk pair, up to 3).
   __device__ __forceinline__ LaneRows(int lane_row, int lane_chunk)
-      : base(lane_row * Rows::kStride + (Rows::kSwizzled ? lane_chunk ^ (lane_row & 7) : lane_chunk) * kChunkBytes) {}
+      : base(ptx::opaque(lane_row * Rows::kStride + (Rows::kSwizzled ? lane_chunk ^ (lane_row & 7) : lane_chunk) * kChunkBytes)) {}
 
   /// The addresses in the rows at s_rows: what depends on the lane, and of the exclusive or the four that differ. All else is part of the
   /// instructions. Left to itself the compiler keeps every sum in a register of its own, and these kernels have none to spare.
@@ -50,8 +50,10 @@ struct LaneRows {
   };
   __device__ __forceinline__ Tile in(const u8* s_rows) const {
     Tile tile;
+    // s_rows is a multiple of 128, so the exclusive or may come after the sum.
+    const ptx::SharedPointer first = ptx::SharedPointer(s_rows) + base;
 #pragma unroll
-    for (int i = 0; i < (Rows::kSwizzled ? 4 : 1); ++i) tile.places[i] = ptx::opaque_shared(s_rows + (base ^ (2 * i * kChunkBytes)));
+    for (int i = 0; i < (Rows::kSwizzled ? 4 : 1); ++i) tile.places[i] = ptx::opaque(first ^ (2 * i * kChunkBytes));
     return tile;
   }
 };

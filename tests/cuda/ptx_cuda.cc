@@ -169,6 +169,7 @@ TEST(Ptx, FunctionsKeepTheirErrors) {
       {"rsqrt_approx", 0, 0x1.2p-23, 0, [](double x) { return 1 / std::sqrt(x); }},
       {"tanh_approx", 0, 0, 0x1p-21, [](double x) { return std::tanh(x); }},
       {"tanh_fast", 0, 0x1p-11, 0x1p-126, [](double x) { return std::tanh(x); }},
+      {"logistic_approx", 0, 0, 0x1.2p-21, [](double x) { return 1 / (std::exp2(x) + 1); }},
   };
   ASSERT_EQ(words, std::size(kFunctions));
   for (std::size_t i = 0; i < got.size(); ++i) {

@@ -17,9 +17,11 @@ struct SharedPointer {
   SharedPointer() = default;
   SharedPointer(const void* s_pointer) : place(static_cast<const u8*>(s_pointer)) {}
   SharedPointer operator+(int bytes) const { return place + bytes; }
+  SharedPointer operator^(int bits) const { return emulator::current().block->shared + (shared_address(place) ^ static_cast<u32>(bits)); }
 };
 inline u32 shared_word(SharedPointer pointer) { return shared_address(pointer.place); }
-inline SharedPointer opaque_shared(const void* s_pointer) { return s_pointer; }
+inline SharedPointer opaque(SharedPointer pointer) { return pointer; }
+inline int opaque(int value) { return value; }
 
 inline Vec16 load_stream(const void* g_source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulator::check_aligned(g_source, 16, {"load_stream", file, line});
