@@ -165,7 +165,7 @@ template <Config c, class Keys, class Rows, int kRows, int kThreads>
 __device__ __forceinline__ void load_query(const Args& p, const abi::WorkItem& item, int first_row, int thread, bool negate, u8* s_query) {
   const u32 flip = negate ? 0x80008000U : 0U;
   constexpr bool kInOrder = bits(c.k_type) == 16 && c.head_dim_rope == 0 && c.head_dim_qk % 8 == 0;
-  constexpr int kAtOnce = kThreads == ptx::kWarp ? 16 : 8;
+  constexpr int kAtOnce = kThreads == ptx::kWarp ? 16 : c.is_wide() ? 12 : 8;
   const bool whole = kInOrder && rows_aligned(p.q, 16);
   constexpr int kTotal = kRows * Rows::kChunks;
   static_assert(kTotal % kThreads == 0);

@@ -14,6 +14,7 @@ struct SharedPointer {
   __device__ __forceinline__ explicit SharedPointer(u32 at) : address(at) {}
   __device__ __forceinline__ SharedPointer(const void* s_pointer) : address(shared_address(s_pointer)) {}
   __device__ __forceinline__ SharedPointer operator+(int bytes) const { return SharedPointer(address + static_cast<u32>(bytes)); }
+  __device__ __forceinline__ SharedPointer operator^(int bits) const { return SharedPointer(address ^ static_cast<u32>(bits)); }
 };
 /// The address as descriptors hold it.
 __device__ __forceinline__ u32 shared_word(SharedPointer pointer) { return pointer.address; }

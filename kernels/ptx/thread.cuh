@@ -38,6 +38,11 @@ template <int kCount>
 __device__ __forceinline__ void raise_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
+/// Keeps the compiler from working out ahead, and keeping in registers, what depends on x.
+__device__ __forceinline__ int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
 
 /// T: float, int, u32. All lanes of the warp take part.
 template <typename T>

@@ -17,6 +17,9 @@ struct SharedPointer {
   SharedPointer() = default;
   SharedPointer(const void* s_pointer) : place(static_cast<const u8*>(s_pointer)) {}
   SharedPointer operator+(int bytes) const { return place + bytes; }
+  SharedPointer operator^(int bits) const {
+    return reinterpret_cast<const u8*>(reinterpret_cast<std::uintptr_t>(place) ^ static_cast<std::uintptr_t>(bits));
+  }
 };
 inline u32 shared_word(SharedPointer pointer) { return shared_address(pointer.place); }
 inline SharedPointer opaque_shared(const void* s_pointer) { return s_pointer; }

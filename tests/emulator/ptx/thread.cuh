@@ -41,6 +41,8 @@ inline void sync_warp(const char* file = __builtin_FILE(), int line = __builtin_
   emulator::warp_collective(nothing, {"sync_warp", file, line}, [](const auto&) {});
 }
 
+inline int opaque(int x) { return x; }
+
 /// What one lane brings to a shuffle and takes from it.
 template <typename T>
 struct ShuffleOperand {
