@@ -46,7 +46,9 @@ struct Config {
   /// mma: V of more dims than a warp can sum, a view of K (MLA).
   __device__ constexpr bool is_wide() const { return v_is_k && head_dim_vo > 256; }
   /// Warps that bring keys: all, or (MLA) the first ones, or where these have few rows, those with less to do.
-  __device__ constexpr int warps_that_bring() const { return warps_values > 0 && warps_rows == 1 ? warps_values : threads / 32 - warps_values; }
+  __device__ constexpr int warps_that_bring() const {
+    return warps_values > 0 && warps_rows == 1 ? warps_values : threads / 32 - warps_values;
+  }
   /// Floats of a row of part_o and chunk_o.
   __device__ constexpr int part_stride() const { return (head_dim_vo + 15) / 16 * 16; }
 };
