@@ -22,7 +22,7 @@ __device__ constexpr int round_up(int n, int to) { return (n + to - 1) / to * to
 /// Sizes that follow from a config.
 template <Config c>
 struct StreamShape {
-  static constexpr int kWarps = c.threads / ptx::kWarp;
+  static constexpr int kWarps = c.warps_that_bring();
   static constexpr int kStepKeys = c.kv_block;
   static constexpr bool kInTurns = c.tile_rows > 16 && !c.is_wide();
   static constexpr int kRows = kInTurns ? min(kStepKeys, ptx::kWarp) : kStepKeys / kWarps;  // keys of a step that a warp brings at once
@@ -122,11 +122,11 @@ class KeyStream {
   using Shape = StreamShape<c>;
 
   /// Stands before the unit's first item. The first step to be issued is an empty one: it ends with the first look-up.
-  __device__ __forceinline__ KeyStream(const Args& p, UnitItems items, u8* s_ring)
+  __device__ __forceinline__ KeyStream(const Args& p, UnitItems items, u8* s_ring, int warp = ptx::warp_idx())
       : p_(p),
         kv_rows_(blob_array<abi::KvRow>(p, p.plan->kv_rows)),
         s_ring_(s_ring),
-        warp_(ptx::warp_idx()),
+        warp_(warp),
         slot_(Shape::kSlots - Shape::kTilesPerStep) {
     Next next = {.item = items.begin, .num_items = static_cast<i32>(items.end - items.begin)};
     open_item(next);
@@ -409,7 +409,7 @@ class KeyStream {
   __device__ __forceinline__ void copy_rows(u8* s_rows, const abi::PlaneArg& plane, int row_bytes, bool fast) {
     using Rows = tile::SharedRows<kRowBytes>;
     using T = Turns<kChunks>;
-    const int lane = ptx::lane_idx();
+    const int lane = c.is_wide() ? ptx::opaque(ptx::lane_idx()) : ptx::lane_idx();  // else more than it stays in registers
     if (fast) {
       static_assert(!Rows::kSwizzled || (T::kSpan == 8 && kFirstChunk % 8 == 0));
       const int row = lane / T::kSpan % T::kAtOnce;

@@ -171,7 +171,7 @@ __device__ __forceinline__ void load_query(const Args& p, const abi::WorkItem& i
   constexpr int kTotal = kRows * Rows::kChunks;
   static_assert(kTotal % kThreads == 0);
   if (kQueryInOrder<c> && rows_aligned(p.q, 16)) {
-    constexpr int kAtOnce = min(kThreads == ptx::kWarp ? 16 : 8, kTotal / kThreads);
+    constexpr int kAtOnce = min(kThreads == ptx::kWarp ? 16 : c.is_wide() ? 12 : 8, kTotal / kThreads);
 #pragma unroll 1
     for (int begin = thread; begin < kTotal; begin += kAtOnce * kThreads) {
       Vec16 v[kAtOnce];

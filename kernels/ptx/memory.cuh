@@ -23,6 +23,7 @@ __device__ __forceinline__ SharedPointer opaque(SharedPointer pointer) {
   asm volatile("" : "+r"(pointer.address));
   return pointer;
 }
+/// Keeps the compiler from working out ahead, and keeping in registers, what depends on the value.
 __device__ __forceinline__ int opaque(int value) {
   asm volatile("" : "+r"(value));
   return value;

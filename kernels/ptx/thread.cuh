@@ -38,7 +38,6 @@ template <int kCount>
 __device__ __forceinline__ void raise_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
-
 /// T: float, int, u32. All lanes of the warp take part.
 template <typename T>
 __device__ __forceinline__ T shuffle(T value, int lane) {
