@@ -834,7 +834,8 @@ void check_group_products() {
   std::vector<float> s(64 * 96);
   std::vector<float> o(64 * 64);
   for (const std::uint64_t seed : {0, 1}) {
-    launch(multiply_group<T>, {a.data(), b.data(), s.data(), o.data(), true}, {.num_threads = 128, .shared_bytes = 160 * 128, .seed = seed});
+    launch(multiply_group<T>, {a.data(), b.data(), s.data(), o.data(), true},
+           {.num_threads = 128, .shared_bytes = 160 * 128, .seed = seed});
     EXPECT_EQ(s, want_s) << seed;
     EXPECT_EQ(o, want_o) << seed;
   }

@@ -56,11 +56,11 @@ inline constexpr std::int64_t kEndlessPage = 0;
 
 /// Keys and values of one layer. An argument of run(): one plan serves all layers.
 struct KvStore {
-  std::int64_t page_size = 16;  ///< tokens a page, any >= 1, or kEndlessPage
-  std::int64_t num_pages = 0;   ///< page ids are in [0, num_pages); ragged: number of tokens
-  KvPlane k{};                  ///< dims [0, head_dim_qk - head_dim_rope)
-  KvPlane k_rope{};             ///< dims [head_dim_qk - head_dim_rope, head_dim_qk) where the spec has head_dim_rope > 0
-  KvPlane v{};                  ///< unused where spec.v_is_k: V is then the first head_dim_vo dims of k
+  std::int64_t page_size = 16;    ///< tokens a page, any >= 1, or kEndlessPage
+  std::int64_t num_pages = 0;     ///< page ids are in [0, num_pages); ragged: number of tokens
+  KvPlane k{};                    ///< dims [0, head_dim_qk - head_dim_rope)
+  KvPlane k_rope{};               ///< dims [head_dim_qk - head_dim_rope, head_dim_qk) where the spec has head_dim_rope > 0
+  KvPlane v{};                    ///< unused where spec.v_is_k: V is then the first head_dim_vo dims of k
   bool has_partial_page = false;  ///< the last page's memory may end before its page_size tokens
 };
 
@@ -186,7 +186,7 @@ class Schedule {
 struct ScheduleOptions {
   int num_units = 0;     ///< CPU: what a plan is balanced over; 0 = the context's workers
   int num_sms = 0;       ///< CUDA: multiprocessors to use, so that others stay free for work beside this; 0 = all
-  std::string family{};  ///< CUDA: "floor", "mma"; "" = the fastest that takes the spec
+  std::string family{};  ///< CUDA: "floor", "mma", "wgmma"; "" = the fastest that takes the spec
 };
 
 /// Validates the spec against capabilities() and freezes every choice. Throws invalid_argument or unsupported.
@@ -338,7 +338,7 @@ void merge_states_varlen(const Context& context, const TensorView& v, const Tens
 /// One row of the capability table: what a backend's attention does. Validation and dispatch read the same rows.
 struct AttentionCapability {
   DeviceKind device = DeviceKind::cpu;
-  std::string family;  ///< "cpu", later "floor", "mma", "wgmma"
+  std::string family;  ///< "cpu", "floor", "mma", "wgmma"
   std::vector<DType> q_dtypes, o_dtypes, kv_dtypes;
   int max_head_dim = 0;
   std::vector<std::string> features;  ///< "paged", "cascade", "rope", "softmax_off", ...

@@ -1,9 +1,9 @@
-// Prefill on Hopper (FlashAttention-3, arXiv 2407.08608): one block a multiprocessor, whose warps have roles (wgmma_shape.cuh). Producers keep
-// the rings of K and V full; each consuming warpgroup has 64 query rows, their sums O in registers, and sees every step of keys.
-// Of a consumer's step: the products S = Q K^T of this step and O += P V of the step before are issued together; while the latter run, S
-// becomes weights P, which stay in registers as the operand of the next step's O += P V. The two warpgroups take turns at issuing, so that
-// one computes weights while the other's products have the tensor cores.
-// Only the tile's end waits for everything, and by then the producers are at the next tile.
+// Prefill on Hopper (FlashAttention-3, arXiv 2407.08608): one block a multiprocessor, whose warps have roles (wgmma_shape.cuh). Producers
+// keep the rings of K and V full; each consuming warpgroup has 64 query rows, their sums O in registers, and sees every step of keys. Of a
+// consumer's step: the products S = Q K^T of this step and O += P V of the step before are issued together; while the latter run, S becomes
+// weights P, which stay in registers as the operand of the next step's O += P V. The two warpgroups take turns at issuing, so that one
+// computes weights while the other's products have the tensor cores. Only the tile's end waits for everything, and by then the producers
+// are at the next tile.
 #pragma once
 
 #include "attention/config.cuh"
@@ -88,9 +88,7 @@ class WgmmaPrefill {
   __device__ __forceinline__ void release(u64* s_barrier) const {
     if (lane_ == 0) ptx::mbarrier_arrive(s_barrier);
   }
-  __device__ __forceinline__ u8* own_rows() const {
-    return s_memory_ + Shape::kRowsAt + first_row() * static_cast<int>(sizeof(RowVars));
-  }
+  __device__ __forceinline__ u8* own_rows() const { return s_memory_ + Shape::kRowsAt + first_row() * static_cast<int>(sizeof(RowVars)); }
 
   /// What hooks ask of this warp's rows, for a new tile: the rows themselves have come with Q.
   __device__ __forceinline__ void keep_hooks() const {

@@ -29,10 +29,7 @@ class KeyProducer {
   static constexpr Type kType = kIsValue ? c.v_type : c.k_type;
 
   __device__ __forceinline__ KeyProducer(const Args& p, u8* s_memory)
-      : p_(p),
-        s_ring_(s_memory + (kIsValue ? Shape::kValuesAt : Shape::kKeysAt)),
-        barriers_(s_memory),
-        lane_(ptx::lane_idx()) {}
+      : p_(p), s_ring_(s_memory + (kIsValue ? Shape::kValuesAt : Shape::kKeysAt)), barriers_(s_memory), lane_(ptx::lane_idx()) {}
 
   __device__ __forceinline__ void run(UnitItems items) {
 #pragma unroll 1
@@ -52,9 +49,7 @@ class KeyProducer {
   __device__ __forceinline__ int stage() const { return stage_of<Shape>(step_); }
   __device__ __forceinline__ u64* full() const { return kIsValue ? barriers_.value_full(stage()) : barriers_.key_full(stage()); }
   __device__ __forceinline__ u64* empty() const { return kIsValue ? barriers_.value_empty(stage()) : barriers_.key_empty(stage()); }
-  __device__ __forceinline__ const abi::PlaneArg& plane(const abi::SegmentArg& segment) const {
-    return kIsValue ? segment.v : segment.k;
-  }
+  __device__ __forceinline__ const abi::PlaneArg& plane(const abi::SegmentArg& segment) const { return kIsValue ? segment.v : segment.k; }
 
   __device__ __forceinline__ void bring_boxes(const abi::WorkItem& item, const abi::SegmentArg& segment, i64 table_begin) {
     const abi::TensorMap* map = &p_.kv_maps[item.segment][kIsValue ? 1 : 0];

@@ -35,7 +35,7 @@ struct WgmmaShape {
   static constexpr int kStages = c.stages;
   static constexpr int kKeyStacks = (c.head_dim_qk + kStackDims - 1) / kStackDims;
   static constexpr int kValueStacks = (c.head_dim_vo + kStackDims - 1) / kStackDims;
-  static constexpr int kStack = kStepKeys * kStackRow;        // of K or V
+  static constexpr int kStack = kStepKeys * kStackRow;         // of K or V
   static constexpr int kQueryStack = c.tile_rows * kStackRow;  // of Q
   static constexpr int kKeyStage = kKeyStacks * kStack;
   static constexpr int kValueStage = kValueStacks * kStack;

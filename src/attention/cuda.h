@@ -19,7 +19,7 @@ namespace girih::attention {
 /// One kernel, ready to be compiled and launched.
 struct CudaKernel {
   std::string name;     // extern "C" entry, e.g. attention_32x8_d128_..._mma_decode
-  std::string family;   // "floor", "mma"
+  std::string family;   // "floor", "mma", "wgmma"
   std::string source;   // about ten lines around one include
   int num_threads = 0;  // a block
   std::int64_t shared_bytes = 0;

@@ -52,7 +52,8 @@ std::string wgmma_refusal(const CudaRequest& request, int tile_class) {
   if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";
   if (!v.softmax && s.q_dtype == DType::f16) return "weights that are no softmax may exceed f16";
   constexpr std::array<int, 5> kValueDims = {64, 96, 128, 192, 256};
-  if (std::find(kValueDims.begin(), kValueDims.end(), s.head_dim_vo) == kValueDims.end()) return "head_dim_vo must be 64, 96, 128, 192 or 256";
+  if (std::find(kValueDims.begin(), kValueDims.end(), s.head_dim_vo) == kValueDims.end())
+    return "head_dim_vo must be 64, 96, 128, 192 or 256";
   if (s.head_dim_qk % 16 != 0 || s.head_dim_qk < 64 || s.head_dim_qk > 256) return "head_dim_qk must be a multiple of 16 from 64 to 256";
   if (step_of(request) == 0) return "no tile fits the device's shared memory";
   return {};

@@ -119,8 +119,10 @@ KvStore kv_store(const Call& call, const girih_kv_store* value, const Field& fie
 }
 
 girih_kv_store to_c(const KvStore& store) {
-  return {.page_size = store.page_size, .num_pages = store.num_pages, 
-          .k = to_c(store.k, store.has_partial_page), .k_rope = to_c(store.k_rope, store.has_partial_page),
+  return {.page_size = store.page_size,
+          .num_pages = store.num_pages,
+          .k = to_c(store.k, store.has_partial_page),
+          .k_rope = to_c(store.k_rope, store.has_partial_page),
           .v = to_c(store.v, store.has_partial_page)};
 }
 

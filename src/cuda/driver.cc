@@ -446,7 +446,7 @@ void Driver::destroy_graph(Graph graph) const noexcept { table_->graph_destroy(g
 void Driver::destroy_graph_exec(GraphExec graph) const noexcept { table_->graph_exec_destroy(graph); }
 
 abi::TensorMap Driver::encode(const abi::TensorBox& box) const {
-  constexpr int kUint16 = 1;         // CU_TENSOR_MAP_DATA_TYPE_*
+  constexpr int kUint16 = 1;          // CU_TENSOR_MAP_DATA_TYPE_*
   constexpr int kNotInterleaved = 0;  // CU_TENSOR_MAP_*
   constexpr int kSwizzle128 = 3;
   constexpr int kPromoteToLine = 3;  // 256 bytes

@@ -93,8 +93,7 @@ TEST_P(AttentionCuda, MatchesReference) {
   EXPECT_TRUE(cases::matches(p, cases::reference(p), execute(p, {.num_units = 0, .num_sms = 0, .family = family})));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, AttentionCuda, testing::ValuesIn(all_runs()),
-                         [](const auto& info) { return name_of(info.param); });
+INSTANTIATE_TEST_SUITE_P(Cases, AttentionCuda, testing::ValuesIn(all_runs()), [](const auto& info) { return name_of(info.param); });
 
 /// Bits do not depend on what cannot matter.
 TEST(AttentionCudaInvariance, RepeatPlacementWorkspaceAndUnusedMemory) {

@@ -118,9 +118,7 @@ struct Tile {
     return code;
   }
   /// Rows along M or N.
-  std::uint16_t along_mn(std::int64_t mn, std::int64_t k, const Site& site) const {
-    return at(mn / 8 * step + mn % 8 * 128 + 2 * k, site);
-  }
+  std::uint16_t along_mn(std::int64_t mn, std::int64_t k, const Site& site) const { return at(mn / 8 * step + mn % 8 * 128 + 2 * k, site); }
   /// Rows along K.
   std::uint16_t along_k(std::int64_t mn, std::int64_t k, const Site& site) const {
     return at(mn / 64 * lead + k / 8 * step + k % 8 * 128 + mn % 64 * 2, site);

@@ -115,7 +115,7 @@ typedef struct girih_schedule_options {
   uint64_t struct_size;
   int32_t num_units;   ///< CPU: what a plan is balanced over; 0 = the context's workers
   int32_t num_sms;     ///< CUDA: multiprocessors to use; 0 = all
-  const char* family;  ///< CUDA: "floor", "mma"; NULL or "" = the fastest that takes the spec
+  const char* family;  ///< CUDA: "floor", "mma", "wgmma"; NULL or "" = the fastest that takes the spec
 } girih_schedule_options;
 GIRIH_API girih_status girih_schedule_options_init(girih_schedule_options* out, uint64_t struct_size);
 
@@ -320,7 +320,7 @@ GIRIH_API girih_status girih_merge_states_varlen(const girih_context* context, c
 typedef struct girih_capabilities girih_capabilities;
 typedef struct girih_attention_capability {
   uint64_t struct_size;
-  const char* family;  ///< "cpu", "floor", "mma". All pointers live as long as the table
+  const char* family;  ///< "cpu", "floor", "mma", "wgmma". All pointers live as long as the table
   const girih_dtype* q_dtypes;
   const girih_dtype* o_dtypes;
   const girih_dtype* kv_dtypes;

@@ -41,7 +41,6 @@ inline void sync_warp(const char* file = __builtin_FILE(), int line = __builtin_
   emulator::warp_collective(nothing, {"sync_warp", file, line}, [](const auto&) {});
 }
 
-
 /// What one lane brings to a shuffle and takes from it.
 template <typename T>
 struct ShuffleOperand {
