@@ -15,9 +15,9 @@ namespace girih::attention {
 
 inline constexpr int kMergeDims = 4;                         // of a lane
 inline constexpr int kMergeSlice = kMergeDims * ptx::kWarp;  // of a warp
-/// Parts whose loads are under way together. More in the wgmma family and its compiler has no registers left for the products.
+/// Parts whose loads are under way together. More where products take all registers, and the compiler keeps too few for those.
 template <Config c>
-constexpr int kMergeAhead = c.producers > 0 ? 4 : 8;
+constexpr int kMergeAhead = c.producers > 0 || (c.tile_rows > 16 && !c.is_wide()) ? 4 : 8;
 /// MLA's value warps have no registers for what would be worked out ahead of a merge, or kept from one to the next as it is not always set.
 template <Config c>
 constexpr bool kRegistersDear = c.is_wide();
