@@ -172,7 +172,7 @@ def over_fastest_peer(row, _):
     return min(peer["ratio"] for peer in row["peers"])
 
 
-def call_microseconds(row, _):
+def microseconds(row, _):
     return 1e6 * row["seconds"]
 
 
@@ -211,12 +211,31 @@ OPERATOR_BARS = (
     ("over the fastest peer: 16,384 rows", at_rows(PLAIN + CODES, 16384), over_fastest_peer, ">=", 1.0, TIMES),
     ("over the fastest peer: 2,048 rows", at_rows(PLAIN + CODES, 2048), over_fastest_peer, ">=", 1.15, TIMES),
     ("over the fastest peer: 1 and 64 rows", at_rows(PLAIN, 1, 64), over_fastest_peer, None, None, TIMES),
-    ("time: 1 and 64 rows", at_rows(PLAIN, 1, 64), call_microseconds, "<=", 4.5, "{:.1f} us"),
+    ("time: 1 and 64 rows", at_rows(PLAIN, 1, 64), microseconds, "<=", 4.5, "{:.1f} us"),
     *(("time over the longer part", at_rows([name], 2048, 16384), time_over_longer_part(*parts), "<=", 1.1, TIMES)
       for name, parts in FUSED.items()),
     ("host time", at_rows(PLAIN, 64), host_microseconds, "<=", 5, "{:.1f} us"),
 )
 OPERATORS = ("norm", "activation", "rope", "quant", "page")
+
+
+LARGE, MIDDLE, ONE = "128x200000", "64x128256", "1x128256"
+ODD_ROWS = ("uniform", "equal", "peak", "two-peaks", "heavy-tail", "mostly-inf")
+SAMPLING_BARS = (
+    *((name, [f"{name}-{LARGE}"], microseconds, "<=", limit, MICROSECONDS) for name, limit in (
+        ("plain", 45), ("top-p", 55), ("top-k", 60), ("min-p", 50), ("top-k-top-p", 65), ("logits-top-k-top-p", 70), ("logits-top-p", 70),
+        ("softmax", 55), ("top-p-renorm", 90), ("values-of-50", 50), ("values-of-2048", 65))),
+    *((name, [f"{name}-{MIDDLE}"], microseconds, "<=", limit, MICROSECONDS) for name, limit in (("top-p", 25), ("top-k", 28))),
+    *((name, [f"{name}-{ONE}"], microseconds, "<=", 11, MICROSECONDS) for name in (
+        "plain", "top-p", "top-k", "min-p", "top-k-top-p", "logits-top-k-top-p", "logits-top-p", "softmax", "top-p-renorm", "values-of-50",
+        "values-of-2048")),
+    *((f"time over Gaussian rows: {name}", [f"{name}-{LARGE}-{kind}" for kind in ODD_ROWS], time_of_row_over(f"{name}-{LARGE}"), "<=", 1.3,
+       TIMES) for name in ("top-p", "top-k", "values-of-2048")),
+    ("over FlashInfer", [f"{name}-{size}" for size in (LARGE, MIDDLE, ONE) for name in (
+        "plain", "top-p", "top-k", "min-p", "top-k-top-p", "softmax", "top-p-renorm", "values-of-50", "values-of-2048")],
+     speedup_over_peer("flashinfer"), ">=", 1.0, TIMES),
+    ("host time", [f"top-p-{LARGE}", f"top-p-{ONE}", f"values-of-50-{ONE}"], host_microseconds, "<=", 5, "{:.1f} us"),
+)
 
 
 def verdict(value, side, limit):
@@ -230,9 +249,11 @@ def report(rows):
     by_name = {row["case"]: row for row in rows if row["op"] == "attention"}
     lines, missed, met, missing = [], 0, 0, 0
     bars = GPU_BARS if any(row["backend"] == "cuda" for row in by_name.values()) else BARS
-    operators = {row["case"]: row for row in rows if row["op"] in OPERATORS and row["backend"] == "cuda"}
-    if operators and not by_name:
-        by_name, bars = operators, OPERATOR_BARS
+    on_gpu = [row for row in rows if row["backend"] == "cuda"]
+    if not by_name and any(row["op"] in OPERATORS for row in on_gpu):
+        by_name, bars = {row["case"]: row for row in on_gpu if row["op"] in OPERATORS}, OPERATOR_BARS
+    elif not by_name and any(row["op"] == "sampling" for row in on_gpu):
+        by_name, bars = {row["case"]: row for row in on_gpu if row["op"] == "sampling"}, SAMPLING_BARS
     for what, cases, measured, side, limit, form in bars:
         for case in cases:
             asked = "" if side is None else f"{side} {form.format(limit)}"

@@ -143,6 +143,25 @@ def operator_table(rows):
     return lines
 
 
+def sampling_table(rows):
+    """Sampling on a GPU: a line for each operator and distribution, by rows x vocabulary; a cell is the time and the fastest peer's over it."""
+    by_name, shapes = {}, []
+    for row in rows:
+        words = row["case"].split("-")
+        at = next(i for i, word in enumerate(words) if word[0].isdigit() and "x" in word)
+        name = "-".join(words[:at]) + (f", {'-'.join(words[at + 1:])} rows" if words[at + 1:] else "")
+        by_name.setdefault(name, {})[words[at]] = row
+        shapes += [words[at]] if words[at] not in shapes else []
+    lines = ["| f32 | " + " | ".join(shapes) + " |", "|---|" + "--:|" * len(shapes)]
+    for name, cells in by_name.items():
+        texts = []
+        for row in (cells.get(shape) for shape in shapes):
+            peer = fastest_peer(row) if row else None
+            texts.append("" if row is None else seconds_text(row["seconds"]) + (f", {peer['ratio']:.2f}x ({peer['name']})" if peer else ""))
+        lines.append(f"| {name} | {' | '.join(texts)} |")
+    return lines + ["", "Beside a time: the fastest peer's over it in the same run; above 1, girih is faster."]
+
+
 def plan_table(rows):
     lines = ["| plan of | units | time | bar | balance | allocations |", "|---|--:|--:|--:|--:|--:|"]
     for row in rows:
@@ -157,6 +176,10 @@ def make_table(machine, commits, rows, every):
         head = (f"{machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}. A copy moves "
                 f"{machine['read_bytes_per_second'] / 1e12:.2f} TB/s. Cold L2, CUDA graphs.")
         return "\n".join([head, "", *operator_table(rows)])
+    if rows and all(row["op"] == "sampling" and row["backend"] == "cuda" for row in rows):
+        head = (f"{machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}. Memory is read at "
+                f"{machine['read_bytes_per_second'] / 1e12:.2f} TB/s. Cold L2, CUDA graphs.")
+        return "\n".join([head, "", *sampling_table(rows)])
     if any(row["backend"] == "cuda" for row in rows):
         lines = [f"{machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}. Ceilings: memory "
                  f"{machine['read_bytes_per_second'] / 1e12:.2f} TB/s, mma.sync {machine['bf16_flops'] / 1e12:.0f} TFLOP/s. Cold L2, CUDA graphs."]

@@ -93,6 +93,19 @@ attention::CudaKernels choose(const AttentionSpec& given, const Target& target, 
   return attention::choose_cuda_kernels(spec, program, device_of(target), family);
 }
 
+/// The message of the error that f throws.
+template <typename F>
+std::string refusal(Code code, const F& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), code);
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
 TEST(AttentionKernels, FloorFitsEveryDeviceAtEveryHeadDim) {
   for (const Target& target : kTargets) {
     for (const int qk : {1, 7, 40, 64, 100, 128, 130, 192, 256, 300, 512, 576, 640, 641, 800, 1023, 1024}) {
@@ -115,14 +128,75 @@ TEST(AttentionKernels, LargeTilesHaveRoomForTheSumsOfV) {
   AttentionSpec s = llama();
   s.head_dim_qk = 64;
   s.head_dim_vo = 128;
-  EXPECT_EQ(choose(s, kTargets[5], "").classes[1].family, "mma");
+  EXPECT_EQ(choose(s, kTargets[6], "").classes[1].family, "mma");
   s.head_dim_vo = 256;
-  EXPECT_EQ(choose(s, kTargets[5], "").classes[0].family, "mma");
-  EXPECT_EQ(choose(s, kTargets[5], "").classes[1].family, "floor");
+  EXPECT_EQ(choose(s, kTargets[6], "").classes[0].family, "mma");
+  EXPECT_EQ(choose(s, kTargets[6], "").classes[1].family, "floor");
   s.head_dim_qk = s.head_dim_vo = 40;
   s.q_dtype = s.k_dtype = s.v_dtype = DType::f16;
   EXPECT_EQ(choose(s, kTargets[0], "").classes[1].family, "mma");
   EXPECT_EQ(choose(s, kTargets[0], "").classes[1].num_threads, 128) << "warps of 32 rows";
+}
+
+TEST(AttentionKernels, HopperHasLargeTilesOfItsOwn) {
+  const Target& hopper = kTargets[5];
+  for (const int qk : {64, 96, 112, 128, 192, 256}) {
+    for (const int vo : {64, 96, 128, 192, 256}) {
+      for (const bool invariant : {false, true}) {
+        AttentionSpec s = llama();
+        s.head_dim_qk = qk;
+        s.head_dim_vo = vo;
+        s.batch_invariant = invariant;
+        const attention::CudaKernels kernels = choose(s, hopper, "");
+        EXPECT_EQ(kernels.classes[0].family, "mma");
+        EXPECT_EQ(kernels.classes[1].family, "wgmma") << qk << ' ' << vo;
+        EXPECT_LE(kernels.classes[1].shared_bytes, hopper.shared_per_block << 10) << qk << ' ' << vo;
+        if (invariant) EXPECT_EQ(kernels.tune.invariant_chunk % kernels.tune.classes[1].kv_block, 0) << qk << ' ' << vo;
+        for (const Target& other : kTargets) {
+          if (other.arch != 90 && vo <= qk) EXPECT_NE(choose(s, other, "").classes[1].family, "wgmma") << other.arch;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(choose(llama(), hopper, "wgmma").classes[1].family, "wgmma");
+  EXPECT_EQ(choose(llama(), hopper, "wgmma").classes[0].family, "mma") << "small tiles go to the next";
+  EXPECT_NE(refusal(Code::unsupported, [] { choose(llama(), kTargets[1], "wgmma"); }).find("needs sm_90"), std::string::npos);
+  const auto falls_back = [&](const AttentionSpec& s, const char* why) {
+    EXPECT_NE(choose(s, hopper, "").classes[1].family, "wgmma") << why;
+    EXPECT_NE(refusal(Code::unsupported, [&] { choose(s, hopper, "wgmma"); }).find(why), std::string::npos) << why;
+  };
+  AttentionSpec s = llama();
+  s.k_dtype = s.v_dtype = DType::e4m3;
+  s.k_scale = s.v_scale = ScaleGranularity::tensor;
+  falls_back(s, "K and V must have Q's type");
+  s = llama();
+  s.head_dim_qk = s.head_dim_vo = 80;
+  falls_back(s, "head_dim_vo must be");
+  s = llama();
+  s.variant.rope.emplace();
+  falls_back(s, "transforms and RoPE");
+}
+
+/// Where no group has more than eight packed rows, decode has a kernel for as many; a group of more query heads never has so few.
+TEST(AttentionKernels, FewRowsHaveAKernelOfTheirOwn) {
+  const auto choose_rows = [](const AttentionSpec& given, std::int64_t max_rows) {
+    const variant::Program program = variant::compile(given.variant);
+    return attention::choose_cuda_kernels(attention::normalise(given, program, DeviceKind::cuda), program, device_of(kTargets[5]), "",
+                                          max_rows);
+  };
+  const attention::CudaKernels few = choose_rows(llama(), 8);
+  const attention::CudaKernels more = choose_rows(llama(), 9);
+  EXPECT_TRUE(few.classes[0].name.ends_with("_mma_decode8")) << few.classes[0].name;
+  EXPECT_EQ(few.tune.small_rows, 8);
+  EXPECT_TRUE(more.classes[0].name.ends_with("_mma_decode")) << more.classes[0].name;
+  EXPECT_EQ(more.tune.small_rows, 16);
+  EXPECT_EQ(few.classes[1].source, more.classes[1].source);
+  EXPECT_EQ(attention::cuda_kernels_of(llama(), device_of(kTargets[5])).size(), 3U);
+
+  AttentionSpec wide = llama();
+  wide.num_kv_heads = 2;
+  EXPECT_EQ(choose_rows(wide, 8).classes[0].source, choose_rows(wide, 16).classes[0].source);
+  EXPECT_EQ(attention::cuda_kernels_of(wide, device_of(kTargets[5])).size(), 2U);
 }
 
 TEST(AttentionKernels, TextSaysWhatDiffersAndNothingElse) {
@@ -157,19 +231,6 @@ TEST(AttentionKernels, TunesAgreeWithThePlanner) {
       EXPECT_GE(tune.classes[0].tile_rows, tune.small_rows) << named.name;
     }
   }
-}
-
-/// The message of the error that f throws.
-template <typename F>
-std::string refusal(Code code, const F& f) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), code);
-    return e.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
 }
 
 TEST(AttentionKernels, RefusalsNameTheReason) {

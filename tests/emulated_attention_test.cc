@@ -53,13 +53,12 @@ const std::vector<CaseRun>& runs() {
     std::vector<CaseRun> all;
     for (const cases::AttentionCase& c : all_cases(kSm)) {
       if (c.name.starts_with("non_finite")) continue;
-      std::string chosen;
-      for (const std::string family : {"", "floor"}) {
+      std::set<std::string> seen;
+      const variant::Program program = variant::compile(c.spec.variant);
+      for (const std::string_view family : families_of(attention::normalise(c.spec, program, DeviceKind::cuda), program, kSm)) {
         const attention::CudaKernels kernels = kernels_of(c, family);
-        const std::string sources = kernels.classes[0].source + kernels.classes[1].source;
-        if (sources == chosen) continue;
-        chosen = sources;
-        if (find(kernels.classes[0]) != nullptr && find(kernels.classes[1]) != nullptr) all.push_back({c, family});
+        if (!seen.insert(kernels.classes[0].source + kernels.classes[1].source).second) continue;
+        if (find(kernels.classes[0]) != nullptr && find(kernels.classes[1]) != nullptr) all.push_back({c, std::string(family)});
       }
     }
     return all;
@@ -164,6 +163,7 @@ void expect_invariant(const std::string& family) {
   }
 }
 TEST(EmulatedInvariance, ChosenKernels) { expect_invariant(""); }
+TEST(EmulatedInvariance, MmaKernels) { expect_invariant("mma"); }
 TEST(EmulatedInvariance, Floor) { expect_invariant("floor"); }
 
 TEST(EmulatedPlan, FreeBlocksTakeUnits) {

@@ -278,12 +278,23 @@ TEST(EmulatorMath, LimitsAreThoseOfC) {
   EXPECT_EQ(tanh_approx(kInf), 1.0F);
   EXPECT_EQ(tanh_approx(-kInf), -1.0F);
   EXPECT_TRUE(std::isnan(tanh_approx(std::nanf(""))));
+  float y[4];
+  logistic_approx({-kInf, kInf, 0.0F, -kInf}, y);
+  EXPECT_EQ(y[0], 1.0F);
+  EXPECT_NEAR(y[1], 0.0F, 0x1p-29F);
+  EXPECT_EQ(y[2], 0.5F);
+  logistic_approx({0.0F, 0.0F, std::nanf(""), 0.0F}, y);
+  EXPECT_TRUE(std::isnan(y[2]));
 }
 
 TEST(EmulatorMath, ApproximationsKeepTheirErrors) {
   for (int i = -400000; i <= 400000; ++i) {
     const float x = static_cast<float>(i) * 3.1e-5F;
     ASSERT_NEAR(tanh_approx(x), std::tanh(static_cast<double>(x)), 0x1p-21) << x;
+    float y[4];
+    logistic_approx({x, 7.0F, 10.0F * x, -x}, y);
+    ASSERT_NEAR(y[0], 1.0 / (1.0 + std::exp2(static_cast<double>(x))), 0x1.2p-21) << x;
+    ASSERT_NEAR(y[3], 1.0 / (1.0 + std::exp2(-static_cast<double>(x))), 0x1.2p-21) << x;
     ASSERT_NEAR(tanh_fast(x), std::tanh(static_cast<double>(x)), 0x1p-11) << x;
     ASSERT_NEAR(exp2_approx(x) / std::exp2(static_cast<double>(x)), 1.0, 0x1p-22) << x;
     if (x <= 0) continue;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -19,6 +20,8 @@
 #include "ptx/memory.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/thread.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
 
 namespace girih {
 namespace {
@@ -649,6 +652,199 @@ TEST(Emulator, LdmatrixDealsOutRows) {
       },
       {.num_threads = 32, .shared_bytes = 32 * 48});
   EXPECT_EQ(wrong, 0);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- Hopper
+
+/// Codes of small integers, [rows, 64].
+template <typename T>
+std::vector<u16> integer_rows(int rows, unsigned seed) {
+  std::vector<u16> codes;
+  for (const float x : small_integers(rows * 64, seed)) codes.push_back(static_cast<u16>(pack<T>(x, 0.0F)));
+  return codes;
+}
+float value_of(u16 code, bf16) { return low_of<bf16>(code); }
+float value_of(u16 code, f16) { return low_of<f16>(code); }
+
+abi::TensorMap map_of(const abi::TensorBox& box) {
+  abi::TensorMap map{};
+  std::memcpy(&map, &box, sizeof(box));
+  return map;
+}
+/// Element `dim` of row `row` of a swizzled tile.
+u16 in_tile(const u8* s_rows, int row, int dim) {
+  return reinterpret_cast<const u16*>(s_rows)[row * 64 + ((dim / 8 ^ row % 8) * 8 + dim % 8)];
+}
+
+struct BoxParams {
+  abi::TensorMap map;
+  std::vector<int>* wrong;  // by kind
+  bool waits;
+};
+/// A tensor [3 pages, 20 tokens, 2 heads, 80 dims] whose element is its index; boxes of 16 tokens.
+__global__ void bring_boxes(const __grid_constant__ BoxParams p) {
+  u8* s_rows = ptx::shared_memory();
+  u64* s_full = reinterpret_cast<u64*>(s_rows + 2 * 2048);
+  if (ptx::thread_idx() == 0) {
+    ptx::mbarrier_init(s_full, 1);
+    ptx::mbarrier_fence_init();
+    ptx::mbarrier_arrive_expect(s_full, 2 * 2048);
+    ptx::tma_load(s_rows, &p.map, 0, 1, 2, 2, s_full);
+    ptx::tma_load(s_rows + 2048, &p.map, 64, 0, 10, 1, s_full);
+  }
+  ptx::sync_block();
+  if (p.waits) ptx::mbarrier_wait(s_full, 0);
+  if (ptx::thread_idx() != 0) return;
+  for (int row = 0; row < 16; ++row) {
+    for (int dim = 0; dim < 64; ++dim) {
+      const auto index = [](int page, int token, int head, int d) { return static_cast<u16>(((page * 20 + token) * 2 + head) * 80 + d); };
+      if (in_tile(s_rows, row, dim) != index(2, 2 + row, 1, dim)) ++(*p.wrong)[0];
+      const bool exists = 10 + row < 20 && 64 + dim < 80;
+      if (in_tile(s_rows + 2048, row, dim) != (exists ? index(1, 10 + row, 0, 64 + dim) : 0)) ++(*p.wrong)[1];
+    }
+  }
+}
+
+TEST(Emulator, BoxesLandSwizzledWhereTheyAreWaitedFor) {
+  std::vector<u16> tensor(3 * 20 * 2 * 80);
+  std::iota(tensor.begin(), tensor.end(), u16{0});
+  const abi::TensorMap map = map_of({tensor.data(), {80, 2, 20, 3}, {2, 160, 320, 6400}, {64, 1, 16, 1}});
+  for (const std::uint64_t seed : {0, 1, 2}) {
+    std::vector<int> wrong{0, 0};
+    launch(bring_boxes, {map, &wrong, true}, {.num_threads = 64, .shared_bytes = 2 * 2048 + 8, .seed = seed});
+    EXPECT_EQ(wrong, (std::vector<int>{0, 0})) << seed;
+  }
+  std::vector<int> wrong{0, 0};
+  launch(bring_boxes, {map, &wrong, false}, {.num_threads = 64, .shared_bytes = 2 * 2048 + 8});
+  EXPECT_GT(wrong[0], 1000) << "boxes are there before anyone has waited";
+}
+
+TEST(Emulator, ABarrierThatLacksBytesIsNamed) {
+  const std::string error = error_of(
+      [] {
+        u64* s_full = reinterpret_cast<u64*>(ptx::shared_memory());
+        if (ptx::thread_idx() == 0) ptx::mbarrier_init(s_full, 1);
+        ptx::sync_block();
+        if (ptx::thread_idx() == 0) ptx::mbarrier_arrive_expect(s_full, 640);
+        ptx::mbarrier_wait(s_full, 0);
+      },
+      {.num_threads = 32, .shared_bytes = 8});
+  EXPECT_TRUE(contains(error, "deadlock") && contains(error, "mbarrier_wait")) << error;
+  EXPECT_TRUE(contains(error, "mbarrier_init (emulator_test.cc") && contains(error, "lacks 640 bytes")) << error;
+}
+
+/// Half of the threads come and go on; the others wait for them.
+TEST(Emulator, WhoArrivesAtANamedBarrierDoesNotWait) {
+  for (const std::uint64_t seed : {0, 1, 2, 3}) {
+    int wrong = 0;
+    launch(
+        [&wrong] {
+          auto* s = reinterpret_cast<int*>(ptx::shared_memory());
+          const int t = ptx::thread_idx();
+          for (int turn = 0; turn < 6; ++turn) {
+            const bool gives = t / 32 == turn % 2;
+            if (gives) s[t % 32] = 100 * turn + t % 32;
+            if (gives) ptx::arrive_named(1 + turn % 2, 64);
+            if (!gives) ptx::sync_named(1 + turn % 2, 64);
+            if (!gives && s[t % 32] != 100 * turn + t % 32) ++wrong;
+          }
+        },
+        {.num_threads = 64, .shared_bytes = 128, .seed = seed});
+    EXPECT_EQ(wrong, 0) << seed;
+  }
+  const std::string error = error_of([] { ptx::arrive_named(1, 64); }, {.num_threads = 32, .shared_bytes = 8});
+  EXPECT_TRUE(contains(error, "a barrier for 64 threads of 32")) << error;
+  const std::string alone = error_of(
+      [] {
+        if (ptx::thread_idx() < 32) ptx::arrive_named(1, 64);
+      },
+      {.num_threads = 64, .shared_bytes = 8});
+  EXPECT_TRUE(contains(alone, "no one waits at")) << alone;
+}
+
+struct GroupParams {
+  const u16* a;  // [64, 64]
+  const u16* b;  // [96, 64]
+  float* s;      // [64, 96]
+  float* o;      // [64, 64]
+  bool waits;    // before what the products read changes
+};
+template <typename T>
+__global__ void multiply_group(const __grid_constant__ GroupParams p) {
+  u8* s_rows = ptx::shared_memory();
+  const int t = ptx::thread_idx();
+  const auto fill = [&](const u16* rows, int first, int count) {
+    for (int i = t; i < count * 64; i += 128) {
+      reinterpret_cast<u16*>(s_rows)[(first + i / 64) * 64 + ((i % 64 / 8 ^ i / 64 % 8) * 8 + i % 8)] = rows[i];
+    }
+  };
+  fill(p.a, 0, 64);
+  fill(p.b, 64, 96);
+  ptx::fence_async_proxy();
+  ptx::sync_block();
+  float s[12][4];
+  for (auto& tile : s) {
+    for (float& x : tile) x = 7.0F;  // is not added
+  }
+  ptx::wgmma_fence();
+  for (int i = 0; i < 4; ++i) {
+    ptx::wgmma_shared<T>(s, ptx::rows_along_mn(s_rows) + static_cast<u64>(2 * i),
+                         ptx::rows_along_mn(s_rows + 64 * 128) + static_cast<u64>(2 * i), i > 0);
+  }
+  ptx::wgmma_commit();
+  if (p.waits) ptx::wgmma_wait<0>();
+  ptx::sync_block();
+  if (t == 0) reinterpret_cast<u16*>(s_rows)[0] = static_cast<u16>(pack<T>(100.0F, 0.0F));  // of A
+  ptx::sync_block();
+  ptx::wgmma_wait<0>();
+  u32 a[6][4];
+  for (int i = 0; i < 6; ++i) {
+    for (int j = 0; j < 4; ++j) a[i][j] = pack<T>(s[2 * i + j / 2][j % 2 * 2], s[2 * i + j / 2][j % 2 * 2 + 1]);
+  }
+  float o[8][4] = {};
+  ptx::wgmma_fence();
+  for (int i = 0; i < 6; ++i) {
+    ptx::wgmma_registers<T>(o, a[i], ptx::rows_along_k(s_rows + 64 * 128, 96 * 128) + static_cast<u64>(128 * i), true);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<1>();
+  if (o[0][0] != 0.0F || o[3][1] != 0.0F) p.o[0] = 1e9F;  // it may be under way still
+  ptx::wgmma_wait<0>();
+  const int row = t / 32 * 16 + t % 32 / 4;
+  for (int j = 0; j < 4; ++j) {
+    for (int n = 0; n < 12; ++n) p.s[(row + j / 2 * 8) * 96 + n * 8 + t % 4 * 2 + j % 2] = s[n][j];
+    for (int n = 0; n < 8; ++n) p.o[(row + j / 2 * 8) * 64 + n * 8 + t % 4 * 2 + j % 2] = o[n][j];
+  }
+}
+
+template <typename T>
+void check_group_products() {
+  const std::vector<u16> a = integer_rows<T>(64, 5);
+  const std::vector<u16> b = integer_rows<T>(96, 6);
+  std::vector<float> want_s(64 * 96, 0.0F);
+  std::vector<float> want_o(64 * 64, 0.0F);
+  const auto at = [](auto row, auto width, auto col) { return static_cast<std::size_t>(row * width + col); };
+  for (int i = 0; i < 64; ++i) {
+    for (int j = 0; j < 96; ++j) {
+      for (int k = 0; k < 64; ++k) want_s[at(i, 96, j)] += value_of(a[at(i, 64, k)], T{}) * value_of(b[at(j, 64, k)], T{});
+      const float rounded = low_of<T>(pack<T>(want_s[at(i, 96, j)], 0.0F));
+      for (int n = 0; n < 64; ++n) want_o[at(i, 64, n)] += rounded * value_of(b[at(j, 64, n)], T{});
+    }
+  }
+  std::vector<float> s(64 * 96);
+  std::vector<float> o(64 * 64);
+  for (const std::uint64_t seed : {0, 1}) {
+    launch(multiply_group<T>, {a.data(), b.data(), s.data(), o.data(), true}, {.num_threads = 128, .shared_bytes = 160 * 128, .seed = seed});
+    EXPECT_EQ(s, want_s) << seed;
+    EXPECT_EQ(o, want_o) << seed;
+  }
+  launch(multiply_group<T>, {a.data(), b.data(), s.data(), o.data(), false}, {.num_threads = 128, .shared_bytes = 160 * 128});
+  EXPECT_NE(s, want_s) << "shared memory is read when the products are waited for";
+}
+
+TEST(Emulator, ProductsOfAWarpgroup) {
+  check_group_products<bf16>();
+  check_group_products<f16>();
 }
 
 // ---------------------------------------------------------------------------------------------------------------- clusters

@@ -82,6 +82,9 @@ extern "C" __global__ void core(const __grid_constant__ Params p) {
   p.numbers[70] = girih::sqrt(p.x[16]) + girih::rsqrt(p.x[17]);
   p.numbers[71] = exp2_approx(p.x[18]) + log2_approx(p.x[19]) + rcp_approx(p.x[20]) + rsqrt_approx(p.x[21]);
   p.numbers[72] = tanh_approx(p.x[22]) + tanh_fast(p.x[23]);
+  float logistic[4];
+  logistic_approx({p.x[24], p.x[25], p.x[26], p.x[27]}, logistic);
+  p.numbers[73] = logistic[0] + logistic[3];
 }
 )";
 

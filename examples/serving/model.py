@@ -135,7 +135,7 @@ class Llama:
     ) -> None:
         self.config = c = config
         self.device = torch.device(device)
-        self.context = girih.Context(device, num_workers=num_threads)
+        self.context = girih.Context(device, num_workers=num_threads if device == "cpu" else 0)
 
         def take(name: str) -> torch.Tensor:
             if name not in weights:

@@ -61,6 +61,7 @@ struct KvStore {
   KvPlane k{};                  ///< dims [0, head_dim_qk - head_dim_rope)
   KvPlane k_rope{};             ///< dims [head_dim_qk - head_dim_rope, head_dim_qk) where the spec has head_dim_rope > 0
   KvPlane v{};                  ///< unused where spec.v_is_k: V is then the first head_dim_vo dims of k
+  bool has_partial_page = false;  ///< the last page's memory may end before its page_size tokens
 };
 
 enum class KvLayout : std::uint8_t {

@@ -33,14 +33,22 @@ struct Config {
   int tile_rows = 8;     // packed rows of a tile at most
   int kv_block = 64;     // keys a step; item borders are multiples of it
   int threads = 128;     // of a block
+  int producers = 0;     // of these, the last ones: they bring data to the others
   int stages = 2;        // K and V blocks in flight; floor: 1 = V takes K's place in shared memory, 2 = it has its own
   int warps_rows = 1;    // mma: warps that share a tile's rows; the others share its keys
+  int warps_values = 0;  // MLA: the block's last warps, which sum P V; those before take the scores
   int shared_bytes = 0;  // dynamic shared memory that the host gives the block
 
+  /// Threads that compute.
+  __device__ constexpr int workers() const { return threads - producers; }
   /// Dims of Q and K in their first tensor.
   __device__ constexpr int head_dim_first() const { return head_dim_qk - head_dim_rope; }
   /// mma: V of more dims than a warp can sum, a view of K (MLA).
   __device__ constexpr bool is_wide() const { return v_is_k && head_dim_vo > 256; }
+  /// Warps that bring keys: all, or (MLA) the first ones, or where these have few rows, those with less to do.
+  __device__ constexpr int warps_that_bring() const {
+    return warps_values > 0 && warps_rows == 1 ? warps_values : threads / 32 - warps_values;
+  }
   /// Floats of a row of part_o and chunk_o.
   __device__ constexpr int part_stride() const { return (head_dim_vo + 15) / 16 * 16; }
 };

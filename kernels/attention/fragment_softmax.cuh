@@ -145,11 +145,11 @@ __device__ __forceinline__ u32 visible_keys(const typename Variant::Params& para
 }
 
 /// Hides keys that `visible` does not have from one of the lane's rows.
-template <class Variant>
-__device__ __forceinline__ void hide(u32 visible, int half, float (&s)[4][4]) {
+template <class Variant, int kKeyTiles>
+__device__ __forceinline__ void hide(u32 visible, int half, float (&s)[kKeyTiles][4]) {
   const u32 own = visible >> fragment_key(0, 0);
 #pragma unroll
-  for (int n = 0; n < 4; ++n) {
+  for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       float& score = s[n][2 * half + j];
@@ -256,18 +256,27 @@ constexpr float kSlack = t == Type::bf16 ? 24.0F : 8.0F;
 /// Whether a score of this lane is too far above its row's base. kShift: see raise_maxima.
 template <int kShift = 0, int kKeyTiles>
 __device__ __forceinline__ bool exceeds_base(const FragmentState& state, const float (&s)[kKeyTiles][4], float factor, float slack) {
-  return top_of_lane(s, 0) * factor > state.m[0] + (slack + kShift) || top_of_lane(s, 1) * factor > state.m[1] + (slack + kShift);
+  // -inf above -inf is NaN, which is not above.
+  const float above0 = ptx::fma(top_of_lane(s, 0), factor, -state.m[0]);
+  const float above1 = ptx::fma(top_of_lane(s, 1), factor, -state.m[1]);
+  return ptx::max_number(above0, above1) > slack + kShift;
 }
+
+/// How far above the largest score a raised maximum is put where scores are expected to go on rising (kLogitsAdditive): f32's range has the
+/// room, and sums are corrected less often.
+template <class Variant, Type t>
+constexpr float kLookahead = Variant::kLogitsAdditive&& t == Type::bf16 ? 64.0F : 0.0F;
 
 /// Raises the maxima to `tops`, which `factor` > 0 brings to base-2 units, and the sums with them. `correction`: the factor of all that has
 /// been summed so far; true where some lane's is not 1. kShift: maxima are kept lowered by it, so that weights are up to 2^kShift, and up
 /// to 2^(kShift + kSlack) in the end.
 template <int kShift = 0>
-__device__ __forceinline__ bool raise_maxima(FragmentState& state, const float (&tops)[2], float factor, float (&correction)[2]) {
+__device__ __forceinline__ bool raise_maxima(FragmentState& state, const float (&tops)[2], float factor, float (&correction)[2],
+                                             float lookahead = 0.0F) {
   bool changed = false;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float raised = ptx::max_number(state.m[half], tops[half] * factor - kShift);
+    const float raised = ptx::max_number(state.m[half], tops[half] * factor + (lookahead - kShift));
     changed = changed || raised != state.m[half];
     correction[half] = exp2_approx(state.m[half] - base_of(raised));
     state.m[half] = raised;
@@ -320,24 +329,40 @@ constexpr bool kFixedMaximum =
 template <class Variant>
 constexpr float kMaximum = min(Variant::kLogitsBound, 120.0F - Variant::kLogitsBound);
 
-/// Raw products of key tile `n` become weights relative to kMaximum, which join the sums.
 template <class Variant>
 struct LogitsSteps {
   typename Variant::LogitsStep half[2];
 };
+/// Raw products of key tiles `n` and `n` + 1 become weights relative to kMaximum, which join the sums.
 template <class Variant>
 __device__ __forceinline__ void weigh_products(const typename Variant::Params& params, const LogitsSteps<Variant>& steps, int n,
-                                               FragmentState& state, float (&s)[4]) {
+                                               FragmentState& state, float (&low)[4], float (&high)[4]) {
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const typename Variant::LogitsStep& step = steps.half[j / 2];
-    const float core = Variant::logits_core(params, step, s[j], 8 * n + (j & 1));
-    if constexpr (Variant::kLogitsScaled) {
-      s[j] = exp2_approx(ptx::fma(core, step.scale, step.offset - kMaximum<Variant>));
+  for (int half = 0; half < 2; ++half) {
+    const typename Variant::LogitsStep& step = steps.half[half];
+    float x[4] = {low[2 * half], low[2 * half + 1], high[2 * half], high[2 * half + 1]};
+    if constexpr (Variant::kLogitsLogistic) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = Variant::logits_argument(params, step, x[i], 8 * n + 8 * (i / 2) + i % 2);
+      float y[4];
+      logistic_approx(x, y);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = y[i];
     } else {
-      s[j] = exp2_approx(core - kMaximum<Variant>);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = Variant::logits_core(params, step, x[i], 8 * n + 8 * (i / 2) + i % 2);
     }
-    state.l[j / 2] += s[j];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (Variant::kLogitsScaled) {
+        x[i] = ptx::fma(x[i], step.scale, step.offset - kMaximum<Variant>);
+      } else {
+        x[i] -= kMaximum<Variant>;
+      }
+      float& weight = (i < 2 ? low : high)[2 * half + i % 2];
+      weight = exp2_approx(x[i]);
+      state.l[half] += weight;
+    }
   }
 }
 

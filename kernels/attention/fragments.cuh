@@ -103,25 +103,6 @@ struct KeyFragments {
   }
 };
 
-/// K of 8 keys, 16-bit: a load covers two inner steps.
-template <int kRowBytes>
-struct EightKeyFragments {
-  static constexpr int kSteps = kRowBytes / 32;
-  static_assert(kSteps % 2 == 0);
-  static __device__ __forceinline__ tile::LaneRows<kRowBytes> lane_rows() {
-    const int lane = ptx::lane_idx();
-    return {lane & 7, lane >> 3};
-  }
-  static __device__ __forceinline__ void load(const typename tile::LaneRows<kRowBytes>::Tile& rows, int load, u32 (&b)[2][2]) {
-    u32 r[4];
-    ptx::ldmatrix_x4(r, rows.at(0, 2 * load));
-    b[0][0] = r[0];
-    b[0][1] = r[1];
-    b[1][0] = r[2];
-    b[1][1] = r[3];
-  }
-};
-
 /// V of 16 keys as B operands: column tile n is 8 dims.
 template <Type kType, Type kOperand, int kRowBytes>
 struct ValueFragments {
@@ -131,13 +112,10 @@ struct ValueFragments {
   static constexpr int kTilesPerRun = kRun / 2;  // column tiles that make up a run
   using T = Storage<kOperand>;
 
-  static __device__ __forceinline__ tile::LaneRows<kRowBytes> lane_rows() {
-    const int lane = ptx::lane_idx();
-    return {lane & 15, lane >> 4};
-  }
-  /// Fragments of the column tiles [load * kTilesPerLoad, ...), keys [8 row8, 8 row8 + 16).
-  static __device__ __forceinline__ void load(const typename tile::LaneRows<kRowBytes>::Tile& rows, const u8* s_scales, int row8, int load,
-                                              u32 (&b)[kTilesPerLoad][2]) {
+  static __device__ __forceinline__ tile::LaneRows<kRowBytes> lane_rows(int lane = ptx::lane_idx()) { return {lane & 15, lane >> 4}; }
+  /// Fragments of the column tiles [load * kTilesPerLoad, ...), keys [8 row8, 8 row8 + 16). `rows`: LaneRows' Tile or Place.
+  template <class Rows>
+  static __device__ __forceinline__ void load(const Rows& rows, const u8* s_scales, int row8, int load, u32 (&b)[kTilesPerLoad][2]) {
     u32 r[4];
     ptx::ldmatrix_x4_trans(r, rows.at(row8, load));
     if constexpr (bits(kType) == 16) {

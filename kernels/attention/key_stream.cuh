@@ -1,8 +1,9 @@
 // The keys and values of a unit as one stream of tiles through a ring in shared memory: K of a step, V of the step, K of the next step, and
 // so on over all items without a break, so that the copies of the next item are under way while the last one is worked on. Copies are
 // cp.async groups, one a tile (empty ones too, at the end), so whoever consumes counts groups and needs no other bookkeeping.
-// A warp brings its own kRows keys of every step of kv_block. Where they lie is looked up for a whole warp's worth of them at once, a lane
-// each, and their page ids are asked for a look-up earlier; so the chain table -> page -> row never stalls the ring.
+// In decode a warp brings its own kRows keys of every step of kv_block; in prefill (kInTurns) warps take turns at whole steps, since what a
+// step costs beside its copies would otherwise be paid by each of them. Where keys lie is looked up for a whole warp's worth of them at
+// once, a lane each, and their page ids are asked for a look-up earlier; so the chain table -> page -> row never stalls the ring.
 // Tiles hold elements as they are stored; rows past the end of the keys and dims past the head are zeros.
 #pragma once
 
@@ -21,9 +22,10 @@ __device__ constexpr int round_up(int n, int to) { return (n + to - 1) / to * to
 /// Sizes that follow from a config.
 template <Config c>
 struct StreamShape {
-  static constexpr int kWarps = c.threads / ptx::kWarp;
+  static constexpr int kWarps = c.warps_that_bring();
   static constexpr int kStepKeys = c.kv_block;
-  static constexpr int kRows = kStepKeys / kWarps;  // keys of a step that a warp brings
+  static constexpr bool kInTurns = c.tile_rows > 16 && !c.is_wide();
+  static constexpr int kRows = kInTurns ? min(kStepKeys, ptx::kWarp) : kStepKeys / kWarps;  // keys of a step that a warp brings at once
   // ldmatrix takes chunks by two: 16 dims of a 16-bit type, 32 of an 8-bit one, 64 of a 4-bit one.
   static constexpr int kKeyBytes = round_up(bytes(c.k_type, c.head_dim_qk), 2 * tile::kChunkBytes);
   static constexpr int kValueBytes = c.v_is_k ? kKeyBytes : round_up(bytes(c.v_type, c.head_dim_vo), 2 * tile::kChunkBytes);
@@ -42,8 +44,8 @@ struct StreamShape {
   // Where keys lie, in every plane that they have: K, its second part, V, scales.
   static constexpr bool kTwoParts = c.head_dim_rope > 0;
   static constexpr int kPlanes = (kTwoParts ? 2 : 1) + (c.v_is_k ? 0 : 1) + (kKeyScaleBytes > 0 ? 1 : 0) + (kValueScaleBytes > 0 ? 1 : 0);
-  static constexpr int kLookupSteps = ptx::kWarp / kRows;                  // whose keys are looked up at once
-  static constexpr bool kSharedPlaces = c.tile_rows > 16 && !c.is_wide();  // else in registers
+  static constexpr int kLookupSteps = ptx::kWarp / kRows;  // whose keys are looked up at once
+  static constexpr bool kSharedPlaces = kInTurns;          // else in registers
   static constexpr int kPlacesAt = kScalesAt + kSlots * kSlotScaleBytes;
   static constexpr int kPlaceBytes = kSharedPlaces ? kPlanes * ptx::kWarp * 8 + 64 : 0;  // a warp's, and its KeyStream::Next
   static constexpr int kRingBytes = kPlacesAt + kWarps * kPlaceBytes;
@@ -120,24 +122,40 @@ class KeyStream {
   using Shape = StreamShape<c>;
 
   /// Stands before the unit's first item. The first step to be issued is an empty one: it ends with the first look-up.
-  __device__ __forceinline__ KeyStream(const Args& p, UnitItems items, u8* s_ring)
+  __device__ __forceinline__ KeyStream(const Args& p, UnitItems items, u8* s_ring, int warp = ptx::warp_idx())
       : p_(p),
         kv_rows_(blob_array<abi::KvRow>(p, p.plan->kv_rows)),
         s_ring_(s_ring),
-        warp_(ptx::warp_idx()),
+        warp_(warp),
         slot_(Shape::kSlots - Shape::kTilesPerStep) {
     Next next = {.item = items.begin, .num_items = static_cast<i32>(items.end - items.begin)};
     open_item(next);
-#pragma unroll
-    for (int i = 0; i < kFirstLookups; ++i) pages_[i] = page_of(next, lane_key(next) + i * kLookupKeys);
-    if (next.num_items > 0) asked_ = min(kFirstLookups, (next.kv_end - next.key + kLookupKeys - 1) / kLookupKeys);
+    if constexpr (Shape::kInTurns) pass_steps(next, warp_);
+    if constexpr (!kAsksApart) request_pages(next);
     keep(next);
   }
 
-  /// With kAsksApart: asks for the pages of the next look-up, if that has not been done. Once a step, before it ends.
+  /// With kInTurns: starts the copies of this warp's next step into the slots from `slot` on. `first`: of the empty one.
+  __device__ __forceinline__ void issue_step(int slot, bool first) {
+    static_assert(Shape::kInTurns);
+    slot_ = slot;
+#pragma unroll 1
+    for (int row = first ? Shape::kStepKeys - Shape::kRows : 0; row < Shape::kStepKeys; row += Shape::kRows) {
+      first_row_ = row;
+      if (!first) copy_key_tile();
+      if (!first && !c.v_is_k) {
+        ++slot_;
+        copy_value_tile();
+        --slot_;
+      }
+      look_up();
+    }
+  }
+
+  /// With kAsksApart: asks for the pages of the next look-up. Once a step, before it ends.
   __device__ __forceinline__ void ask_pages() {
     static_assert(kAsksApart);
-    if (ptx::any(asked_ == 0)) request_pages(next_[0]);
+    if (Shape::kLookupSteps == 1 || ptx::any(step_ == 0)) request_pages(next_[0]);
   }
 
   /// Whether there is a next step (once the empty one has been issued).
@@ -150,21 +168,13 @@ class KeyStream {
 
   /// Starts the copies of the next step's keys, as one group. The slot must be free for this warp's rows.
   __device__ __forceinline__ void issue_keys() {
-    if (fast_ != kNothing) {
-      copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::KeyRows::kStride);
-      if constexpr (Shape::kKeyScaleBytes > 0) copy_scales<c.k_type, Shape::kKeyScaleBytes, c.head_dim_qk, kKeyScalePlane>();
-    }
+    if (fast_ != kNothing) copy_key_tile();
     end_tile();
     if constexpr (c.v_is_k) end_step();
   }
   /// And of that step's values.
   __device__ __forceinline__ void issue_values() {
-    if (fast_ != kNothing) {
-      copy_rows<c.v_type, Shape::kValueBytes, 0, Shape::ValueRows::kChunks, kValuePlane>(
-          s_ring_ + slot_ * Shape::kSlotBytes + warp_ * Shape::kRows * Shape::ValueRows::kStride, p_.segments[segment_].v,
-          bytes(c.v_type, c.head_dim_vo), (fast_ & kValuesFast) != 0);
-      if constexpr (Shape::kValueScaleBytes > 0) copy_scales<c.v_type, Shape::kValueScaleBytes, c.head_dim_vo, kValueScalePlane>();
-    }
+    if (fast_ != kNothing) copy_value_tile();
     end_tile();
     end_step();
   }
@@ -173,6 +183,8 @@ class KeyStream {
   // Whether pages are asked for by ask_pages(). Where ways of a branch meet, the compiler waits for loads of either; so the page ids must
   // not be under way at the end of a step, where the next item may begin.
   static constexpr bool kAsksApart = !Shape::kSharedPlaces && !c.is_wide();
+  // Whether keys may leave L2 first: where no other tile of the batch reads them.
+  static constexpr bool kHasPolicy = c.tile_rows <= 16 && !c.is_wide();
   static constexpr int kKeyPlane = 0;
   static constexpr int kRopePlane = 1;
   static constexpr int kValuePlane = Shape::kTwoParts ? 2 : 1;
@@ -181,10 +193,7 @@ class KeyStream {
   static constexpr i32 kNothing = -1, kKeysFast = 1, kValuesFast = 2;  // fast: copied in whole chunks
   static constexpr i32 kNoPage = -1;
   static constexpr i32 kLookupKeys = Shape::kLookupSteps * Shape::kStepKeys;
-  static constexpr i32 kPrefetchedKeys = 8 * kLookupKeys;
-  // Look-ups whose pages are asked for before the first copies: those of all steps that are under way at the beginning and one more. A load
-  // that follows copies waits for all of them.
-  static constexpr int kFirstLookups = kAsksApart ? 1 + Shape::kSlots / Shape::kTilesPerStep / Shape::kLookupSteps : 1;
+  static constexpr i32 kPrefetchedKeys = Shape::kInTurns ? 2 * Shape::kWarps * Shape::kStepKeys : 8 * kLookupKeys;
 
   /// Up to eight neighbouring lanes bring one row, a line of it at a time.
   template <int kChunks>
@@ -194,6 +203,18 @@ class KeyStream {
     static constexpr int kCount = Shape::kRows / kAtOnce;
   };
 
+  /// The first of the step's rows that are brought now.
+  __device__ __forceinline__ int first_row() const { return Shape::kInTurns ? first_row_ : warp_ * Shape::kRows; }
+  __device__ __forceinline__ void copy_key_tile() {
+    copy_keys(s_ring_ + slot_ * Shape::kSlotBytes + first_row() * Shape::KeyRows::kStride);
+    if constexpr (Shape::kKeyScaleBytes > 0) copy_scales<c.k_type, Shape::kKeyScaleBytes, c.head_dim_qk, kKeyScalePlane>();
+  }
+  __device__ __forceinline__ void copy_value_tile() {
+    copy_rows<c.v_type, Shape::kValueBytes, 0, Shape::ValueRows::kChunks, kValuePlane>(
+        s_ring_ + slot_ * Shape::kSlotBytes + first_row() * Shape::ValueRows::kStride, p_.segments[segment_].v,
+        bytes(c.v_type, c.head_dim_vo), (fast_ & kValuesFast) != 0);
+    if constexpr (Shape::kValueScaleBytes > 0) copy_scales<c.v_type, Shape::kValueScaleBytes, c.head_dim_vo, kValueScalePlane>();
+  }
   __device__ __forceinline__ void end_tile() {
     slot_ = slot_ + 1 == Shape::kSlots ? 0 : slot_ + 1;
     ptx::cp_async_commit();
@@ -248,29 +269,37 @@ class KeyStream {
     --next.num_items;
   }
 
+  /// With kInTurns: to the step that lies `steps` further than the one that next.key begins.
+  __device__ __forceinline__ void pass_steps(Next& next, int steps) const {
+    next.key += steps * Shape::kStepKeys;
+#pragma unroll 1
+    while (next.num_items > 0 && next.key >= next.kv_end) {
+      const i32 over = (next.key - next.kv_end) / Shape::kStepKeys * Shape::kStepKeys;
+      skip_item(next);
+      open_item(next);
+      next.key += over;
+    }
+  }
+
   /// This lane's key of the look-up.
   __device__ __forceinline__ i32 lane_key(const Next& next) const {
     const int lane = ptx::lane_idx();
+    if constexpr (Shape::kInTurns) return next.key + lane;
     return next.key + lane / Shape::kRows * Shape::kStepKeys + warp_ * Shape::kRows + lane % Shape::kRows;
   }
-  /// The page of a key of the item, kNoPage past its end. Entries past the keys are not looked at.
-  __device__ __forceinline__ i32 page_of(const Next& next, i32 key) const {
-    if (next.num_items == 0 || key >= next.kv_end) return kNoPage;
-    const abi::SegmentArg& segment = p_.segments[next.segment];
-    if (segment.page_size.divisor == 0) return 0;
-    return segment.kv_indices[next.table_begin + divide(static_cast<u32>(key), segment.page_size)];
-  }
-  /// Asks for the page of this lane's key.
+  /// Asks for the page of this lane's key. Entries past the keys are not looked at.
   __device__ __forceinline__ void request_pages(const Next& next) {
     const i32 key = lane_key(next);
-    pages_[0] = page_of(next, key);
-    asked_ = 1;
+    page_ = kNoPage;
+    if (next.num_items == 0 || key >= next.kv_end) return;
+    const abi::SegmentArg& segment = p_.segments[next.segment];
+    page_ = 0;
+    if (segment.page_size.divisor == 0) return;
+    const i32* table = segment.kv_indices + next.table_begin;
+    page_ = table[divide(static_cast<u32>(key), segment.page_size)];
     // While keys stream, a load from memory takes thousands of cycles: what comes a few look-ups later is on its way to L2 by then.
     const i32 later = key + kPrefetchedKeys;
-    if (ptx::lane_idx() != 0 || next.num_items == 0 || later >= next.kv_end) return;
-    const abi::SegmentArg& segment = p_.segments[next.segment];
-    if (segment.page_size.divisor == 0) return;
-    ptx::prefetch_l2(segment.kv_indices + next.table_begin + divide(static_cast<u32>(later), segment.page_size));
+    if (ptx::lane_idx() == 0 && later < next.kv_end) ptx::prefetch_l2(table + divide(static_cast<u32>(later), segment.page_size));
   }
 
   /// The keys whose pages have been asked for are the next steps'; then the same for those after them. What branches depend on is the same
@@ -293,23 +322,25 @@ class KeyStream {
     }
     if constexpr (Shape::kSharedPlaces) ptx::sync_warp();  // the last steps' places are no longer read
     put_place<kKeyPlane, Turns<Shape::kTwoParts ? bytes(c.k_type, c.head_dim_first()) / tile::kChunkBytes : Shape::KeyRows::kChunks>>(
-        key_address(segment.k, pages_[0], slot, kv_head));
+        key_address(segment.k, page_, slot, kv_head));
     if constexpr (Shape::kTwoParts) {
       put_place<kRopePlane, Turns<Shape::KeyRows::kChunks - bytes(c.k_type, c.head_dim_first()) / tile::kChunkBytes>>(
-          key_address(segment.k_rope, pages_[0], slot, kv_head));
+          key_address(segment.k_rope, page_, slot, kv_head));
     }
-    if constexpr (!c.v_is_k) put_place<kValuePlane, Turns<Shape::ValueRows::kChunks>>(key_address(segment.v, pages_[0], slot, kv_head));
-    if constexpr (Shape::kKeyScaleBytes > 0) put_place<kKeyScalePlane, Turns<1>>(scale_address(segment.k, pages_[0], slot, kv_head));
+    if constexpr (!c.v_is_k) put_place<kValuePlane, Turns<Shape::ValueRows::kChunks>>(key_address(segment.v, page_, slot, kv_head));
+    if constexpr (Shape::kKeyScaleBytes > 0) put_place<kKeyScalePlane, Turns<1>>(scale_address(segment.k, page_, slot, kv_head));
     if constexpr (Shape::kValueScaleBytes > 0) {
-      put_place<kValueScalePlane, Turns<1>>(scale_address(value_plane<c>(segment), pages_[0], slot, kv_head));
+      put_place<kValueScalePlane, Turns<1>>(scale_address(value_plane<c>(segment), page_, slot, kv_head));
     }
-    --asked_;
-#pragma unroll
-    for (int i = 1; i < kFirstLookups; ++i) pages_[i - 1] = pages_[i];
-    next.key += kLookupKeys;
-    if (next.key >= next.kv_end) {
-      skip_item(next);
-      open_item(next);
+    if constexpr (Shape::kInTurns) {
+      next.key += Shape::kRows;
+      if (next.key % Shape::kStepKeys == 0) pass_steps(next, Shape::kWarps - 1);
+    } else {
+      next.key += kLookupKeys;
+      if (next.key >= next.kv_end) {
+        skip_item(next);
+        open_item(next);
+      }
     }
     if constexpr (!kAsksApart) request_pages(next);
     keep(next);
@@ -321,7 +352,7 @@ class KeyStream {
   /// This lane's key's place in a plane; null where there is no such key. In shared memory those of a lane's turns are neighbours.
   template <int kPlane, class T>
   __device__ __forceinline__ void put_place(const u8* place) {
-    if (pages_[0] == kNoPage) place = nullptr;
+    if (page_ == kNoPage) place = nullptr;
     if constexpr (Shape::kSharedPlaces) {
       const int lane = ptx::lane_idx();
       const int row = lane % Shape::kRows;
@@ -347,7 +378,7 @@ class KeyStream {
     const int key = ptx::lane_idx();
     const u8* g_scales = get_place<kPlane, Turns<1>>(0, key % Shape::kRows);
     if (key >= Shape::kRows) return;
-    u8* s_scales = s_ring_ + Shape::kScalesAt + slot_ * Shape::kSlotScaleBytes + (warp_ * Shape::kRows + key) * kBytes;
+    u8* s_scales = s_ring_ + Shape::kScalesAt + slot_ * Shape::kSlotScaleBytes + (first_row() + key) * kBytes;
     constexpr int kStored = is_four_bit(t) ? (kDims + scale_block(t) - 1) / scale_block(t) : 4;
     if (!is_four_bit(t) || (kStored % 4 == 0 && (reinterpret_cast<u64>(g_scales) & 3U) == 0)) {
 #pragma unroll
@@ -378,11 +409,12 @@ class KeyStream {
   __device__ __forceinline__ void copy_rows(u8* s_rows, const abi::PlaneArg& plane, int row_bytes, bool fast) {
     using Rows = tile::SharedRows<kRowBytes>;
     using T = Turns<kChunks>;
-    const int lane = ptx::lane_idx();
+    const int lane = c.is_wide() ? ptx::opaque(ptx::lane_idx()) : ptx::lane_idx();  // else more than it stays in registers
     if (fast) {
       static_assert(!Rows::kSwizzled || (T::kSpan == 8 && kFirstChunk % 8 == 0));
       const int row = lane / T::kSpan % T::kAtOnce;
       const int at = Rows::offset(row, lane % T::kSpan);
+      const u64 policy = kHasPolicy ? ptx::l2_policy(p_.leaves_l2 != 0) : 0;
       const u8* sources[T::kCount];
 #pragma unroll
       for (int turn = 0; turn < T::kCount; ++turn) sources[turn] = get_place<kPlane, T>(turn, row);
@@ -397,7 +429,11 @@ class KeyStream {
 #pragma unroll
         for (int chunk = 0; chunk < kChunks; chunk += T::kSpan) {
           const bool valid = sources[turn] != nullptr && (chunk + lane % T::kSpan) * tile::kChunkBytes < row_bytes;
-          ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid);
+          if constexpr (kHasPolicy) {
+            ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid, policy);
+          } else {
+            ptx::cp_async_16(s_row + chunk * tile::kChunkBytes, source + chunk * tile::kChunkBytes, valid);
+          }
         }
       }
       return;
@@ -425,9 +461,9 @@ class KeyStream {
   u8* s_ring_;
   int warp_;
   int slot_;
+  int first_row_ = 0;  // with kInTurns
   Next next_[1];
-  i32 pages_[kFirstLookups];  // of this lane's keys of the next look-ups
-  i32 asked_ = 0;             // for how many of them they have been asked for
+  i32 page_ = kNoPage;  // of this lane's key of the next look-up
 
   // The steps at copy.
   i32 fast_ = kNothing, segment_ = 0;

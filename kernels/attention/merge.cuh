@@ -15,7 +15,12 @@ namespace girih::attention {
 
 inline constexpr int kMergeDims = 4;                         // of a lane
 inline constexpr int kMergeSlice = kMergeDims * ptx::kWarp;  // of a warp
-inline constexpr int kMergeAhead = 8;                        // parts whose loads are under way together
+/// Parts whose loads are under way together. More in the wgmma family and its compiler has no registers left for the products.
+template <Config c>
+constexpr int kMergeAhead = c.producers > 0 ? 4 : 8;
+/// MLA's value warps have no registers for what would be worked out ahead of a merge, or kept from one to the next as it is not always set.
+template <Config c>
+constexpr bool kRegistersDear = c.is_wide();
 
 __device__ __forceinline__ RowState load_part_state(const Args& p, i64 part) {
   float ml[2];
@@ -31,11 +36,12 @@ __device__ __forceinline__ void fold_parts(const Args& p, const typename Variant
   const bool has_dims = dim < c.head_dim_vo;
   RowState state = empty_state();
   float o[kMergeDims] = {};
-  for (int begin = 0; begin < merge.part_count; begin += kMergeAhead) {
-    float next[kMergeAhead][kMergeDims];
-    RowState next_state[kMergeAhead];
+  for (int begin = 0; begin < merge.part_count; begin += kMergeAhead<c>) {
+    float next[kMergeAhead<c>][kMergeDims];
+    RowState next_state[kMergeAhead<c>];
 #pragma unroll
-    for (int i = 0; i < kMergeAhead; ++i) {
+    for (int i = 0; i < kMergeAhead<c>; ++i) {
+      if constexpr (kRegistersDear<c>) next[i][0] = next[i][1] = next[i][2] = next[i][3] = 0.0F;
       next_state[i] = empty_state();
       if (begin + i >= merge.part_count) continue;
       const i64 part = static_cast<i64>(parts[begin + i].part_row) + row;
@@ -43,7 +49,7 @@ __device__ __forceinline__ void fold_parts(const Args& p, const typename Variant
       if constexpr (Variant::kSoftmax) next_state[i] = {p.part_ml[2 * part], p.part_ml[2 * part + 1]};
     }
 #pragma unroll
-    for (int i = 0; i < kMergeAhead; ++i) {
+    for (int i = 0; i < kMergeAhead<c>; ++i) {
       if (begin + i >= merge.part_count) break;
       Fold fold = begin + i == 0 ? take_fold() : sum_fold();
       if constexpr (Variant::kSoftmax) fold = fold_state(state, next_state[i]);
@@ -81,9 +87,9 @@ struct PartRows {
 template <Config c, class Variant>
 __device__ __forceinline__ void sum_parts(const Args& p, const typename Variant::Params& params, const PartRows& from, int row, int slice) {
   // Parts whose values are under way together: one loop brings them, since instructions come from memory, too.
-  constexpr int kAhead = c.tile_rows <= 8 ? 2 * kMergeAhead : c.tile_rows <= 16 ? kMergeAhead + kMergeAhead / 2 : kMergeAhead;
+  constexpr int kAhead = c.tile_rows <= 8 ? 2 * kMergeAhead<c> : c.tile_rows <= 16 ? kMergeAhead<c> + kMergeAhead<c> / 2 : kMergeAhead<c>;
   constexpr int kWindow = PartRows::kSets * ptx::kWarp;  // parts that the lanes know of
-  const int lane = ptx::lane_idx();
+  const int lane = kRegistersDear<c> ? ptx::opaque(ptx::lane_idx()) : ptx::lane_idx();
   const int dim = slice * kMergeSlice + lane * kMergeDims;
   const bool has_dims = dim < c.head_dim_vo;
   const int count = from.merge.part_count;
@@ -110,6 +116,7 @@ __device__ __forceinline__ void sum_parts(const Args& p, const typename Variant:
       float next[kAhead][kMergeDims];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
+        if constexpr (kRegistersDear<c>) next[i][0] = next[i][1] = next[i][2] = next[i][3] = 0.0F;
         const i32 part_row = ptx::shuffle(first + i < ptx::kWarp ? own[0] : own[1], (first + i) % ptx::kWarp);
         if (first + i < end && has_dims) load_floats(p.part_o + (static_cast<i64>(part_row) + row) * c.part_stride() + dim, next[i]);
       }
@@ -144,11 +151,38 @@ __device__ __forceinline__ void sum_parts(const Args& p, const typename Variant:
   if (dim == 0) writer.write_state();
 }
 
-/// All rows of a merge by the block's warps.
-template <Config c, class Variant>
+/// Warps that end tiles together: kNumWarps from kFirst on, by a barrier of their own.
+template <int kFirst, int kNumWarps, int kBarrier>
+struct BlockWarps {
+  static constexpr int kWarps = kNumWarps;
+  static __device__ __forceinline__ int warp_idx() { return ptx::warp_idx() - kFirst; }
+  static __device__ __forceinline__ bool leads() { return warp_idx() == 0; }
+  static __device__ __forceinline__ void sync() { ptx::sync_named(kBarrier, kWarps * ptx::kWarp); }
+};
+inline constexpr int kWorkersBarrier = 5;
+/// All threads of the block that compute.
+template <Config c>
+__device__ __forceinline__ void sync_workers() {
+  if constexpr (c.producers == 0) {
+    ptx::sync_block();
+  } else {
+    ptx::sync_named(kWorkersBarrier, c.workers());
+  }
+}
+/// All of those.
+template <Config c>
+struct Workers {
+  static constexpr int kWarps = c.workers() / ptx::kWarp;
+  static __device__ __forceinline__ int warp_idx() { return ptx::warp_idx(); }
+  static __device__ __forceinline__ bool leads() { return ptx::thread_idx() < ptx::kWarp; }
+  static __device__ __forceinline__ void sync() { sync_workers<c>(); }
+};
+
+/// All rows of a merge by the team's warps.
+template <Config c, class Variant, class Team>
 __device__ __forceinline__ void merge_rows(const Args& p, const typename Variant::Params& params, const PartRows& from) {
   constexpr int kSlices = ceil_div(c.head_dim_vo, kMergeSlice);
-  for (int i = ptx::warp_idx(); i < from.merge.row_count * kSlices; i += c.threads / ptx::kWarp) {
+  for (int i = Team::warp_idx(); i < from.merge.row_count * kSlices; i += Team::kWarps) {
     if constexpr (c.batch_invariant || !Variant::kSoftmax) {
       fold_parts<c, Variant>(p, params, from.merge, from.parts, i / kSlices, i % kSlices);
     } else {
@@ -157,18 +191,18 @@ __device__ __forceinline__ void merge_rows(const Args& p, const typename Variant
   }
 }
 
-/// Called by the whole block once all rows of a part have been written; `s_last`: one word of shared memory. Performs the merges that this
-/// part completes.
-template <Config c, class Variant>
+/// Called by the whole team once all rows of a part have been written by it; `s_last`: one word of shared memory. Performs the merges that
+/// this part completes.
+template <Config c, class Variant, class Team = Workers<c>>
 __device__ __forceinline__ void arrive(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item, u32* s_last) {
   const auto* merges = blob_array<abi::MergeItem>(p, p.plan->merges);
   // Asked for now, so that it is there once the counter answers.
   constexpr bool kAhead = c.tile_rows <= 16;  // else registers are dear
   PartRows first;
   if constexpr (kAhead) first = PartRows::load(p, item.merge_begin);
-  ptx::sync_block();
+  Team::sync();
   for (int begin = 0; begin < item.merge_count; begin += ptx::kWarp) {
-    if (ptx::thread_idx() < ptx::kWarp) {
+    if (Team::leads()) {
       // The barrier has gathered the block's writes, and the atomic operation passes them on; another one spreads what it has seen.
       const int lane = ptx::lane_idx();
       const i32 idx = item.merge_begin + begin + lane;
@@ -181,25 +215,25 @@ __device__ __forceinline__ void arrive(const Args& p, const typename Variant::Pa
       const u32 mask = ptx::ballot(last);
       if (lane == 0) *s_last = mask;
     }
-    ptx::sync_block();
+    Team::sync();
     const u32 mask = *s_last;
     for (int i = 0; i < ptx::kWarp && (mask >> i) != 0; ++i) {
       if (((mask >> i) & 1U) != 0)
-        merge_rows<c, Variant>(p, params, kAhead && begin + i == 0 ? first : PartRows::load(p, item.merge_begin + begin + i));
+        merge_rows<c, Variant, Team>(p, params, kAhead && begin + i == 0 ? first : PartRows::load(p, item.merge_begin + begin + i));
     }
-    ptx::sync_block();  // s_last may be written again
+    Team::sync();  // s_last may be written again
   }
 }
 
-/// Rows that see no key, shared out over the blocks of the class-0 kernel; called by every block of it.
-template <Config c, class Variant>
+/// Rows that see no key, shared out over the blocks of the class-0 kernel; called by a team of every block of it.
+template <Config c, class Variant, class Team = Workers<c>>
 __device__ __forceinline__ void write_empty_rows(const Args& p, const typename Variant::Params& params) {
   if constexpr (c.tile_class == 0) {
     const auto* merges = blob_array<abi::MergeItem>(p, p.plan->merges);
     for (int i = ptx::block_idx(); i < p.plan->num_empty_merges; i += ptx::num_blocks()) {
       constexpr float kZeros[kMergeDims] = {};
       const abi::MergeItem merge = merges[i];
-      for (i32 row = ptx::warp_idx(); row < merge.row_count; row += c.threads / ptx::kWarp) {
+      for (i32 row = Team::warp_idx(); row < merge.row_count; row += Team::kWarps) {
         const auto writer = RowWriter<c, Variant>::final_row(p, params, merge.row_begin + row, merge.kv_head, empty_state(), 1.0F);
         for (int dim = ptx::lane_idx() * kMergeDims; dim < c.head_dim_vo; dim += kMergeSlice) writer.write(dim, kZeros);
         if (ptx::lane_idx() == 0) writer.write_state();

@@ -1,8 +1,8 @@
 // Prefill with tensor cores (FlashAttention-2, arXiv 2307.08691): a tile of packed query rows in shared memory, each warp its own rows of
 // it, and all of them the same keys, 64 at a time. Scores and weights stay in registers.
-// No barrier of the block stands between products. Each warp brings its share of the keys into the ring a few steps ahead, and two barriers
-// in shared memory belong to each step of the ring: `full` (all warps' copies have landed) and `empty` (all warps are through with it).
-// A warp has 32 rows (two operands) where registers allow: then a fragment of K or V serves two products, without which shared memory,
+// No barrier of the block stands between products. The warps take turns at bringing the keys of a step into the ring, two steps ahead, and
+// two barriers in shared memory belong to each step of the ring: `full` (its copies have landed) and `empty` (all warps are through with
+// it). A warp has 32 rows (two operands) where registers allow: then a fragment of K or V serves two products, without which shared memory,
 // not the tensor cores, would be the limit. Where a tile has rows for half or a quarter of the warps only, two or four share the same
 // rows, each with its own part of the keys; their states meet where the tile ends.
 #pragma once
@@ -66,6 +66,7 @@ class Prefill {
   static constexpr int kRowTiles = Shape::kRowTiles;
   static constexpr float kWeightSlack = kSlack<kValueOperand<c, Variant>>;
   static constexpr int kShift = kWeightShift<c, Variant> > 0 ? kWeightShift<c, Variant> - static_cast<int>(kWeightSlack) : 0;
+  static constexpr float kUnshift = 1.0F / static_cast<float>(1 << kShift);
   static constexpr bool kScalesValues = Stream::kValueScales && kShift > 0;
 
   __device__ __forceinline__ Prefill(const Args& p, const typename Variant::Params& params, u8* s_memory)
@@ -82,29 +83,28 @@ class Prefill {
     if (ptx::thread_idx() == 0) {
 #pragma unroll 1
       for (int i = 0; i < Shape::kRingSteps; ++i) {
-        ptx::mbarrier_init(full(i), Shape::kWarps * (ptx::kWarp + 1));
+        ptx::mbarrier_init(full(i), ptx::kWarp + 1);
         ptx::mbarrier_init(empty(i), Shape::kWarps);
       }
     }
     ptx::sync_block();
     // One loop for the ring's first fill and for the work, so that the copies' code is there once.
     KeyStream<c> stream(p_, items, s_memory_);
-    int lead = kAhead + 1;  // the first step is an empty one
+    int lead = kAhead + 2;  // the first step is an empty one; -1: `item` has begun
     const abi::WorkItem* item = items.begin;
-    bool open = false;  // `item` has begun
     StepRange range{};
     int begin = 0;
 #pragma unroll 1
     while (true) {
-      refill(stream, lead > kAhead);
+      refill(stream, lead == kAhead + 2);
       if (lead > 0) {
         --lead;
         if (lead > 0) continue;
       }
 #pragma unroll 1
       while (begin >= range.end) {  // an item may have no keys
-        if (open) {
-          if (is_last(*item) || is_chunk(*item)) end_tile(*item);
+        if (lead < 0) {
+          if (is_last(*item) || is_chunk(*item)) end_tile(*item, item + 1 != items.end ? item + 1 : nullptr);
           ++item;
         }
         while (item != items.end && item->row_count == 0) ++item;
@@ -112,7 +112,7 @@ class Prefill {
         prefetch_merges<c>(p_, *item);
         begin_item(*item);
         if (item + 1 != items.end) prefetch_query_rows<c, Shape::kWarpRows>(p_, item[1], warp_ * Shape::kWarpRows);
-        open = true;
+        lead = -1;
         range = step_range<Variant>(p_, *item);
         begin = item->kv_begin;
       }
@@ -136,20 +136,22 @@ class Prefill {
   __device__ __forceinline__ u64* full(int step) const { return reinterpret_cast<u64*>(s_memory_ + Shape::kBarriersAt) + 2 * step; }
   __device__ __forceinline__ u64* empty(int step) const { return full(step) + 1; }
 
-  /// Steps that are under way while one is worked on. One less than the ring has room for lets warps be a step apart.
+  /// Steps that are under way while one is worked on. Two less than the ring has room for lets warps be a step apart.
   static constexpr int kAhead = Shape::kRingSteps > 2 ? Shape::kRingSteps - 2 : 1;
+  static_assert((Shape::kWarps & (Shape::kWarps - 1)) == 0);
 
-  /// Brings this warp's keys of the next step, if there is one, into the ring; the first step is empty.
+  /// Brings the keys of the next step into the ring, if it is this warp's turn and there is one. The first step is an empty one, and all
+  /// warps'.
   __device__ __forceinline__ void refill(KeyStream<c>& stream, bool first) {
-    if (!first && !stream.has_step()) return;
-    if (!first) ptx::mbarrier_wait(empty(refill_step_), refill_parity_);
-    stream.issue_keys();
-    if constexpr (!c.v_is_k) stream.issue_values();
+    const int idx = refilled_++;
+    if (!first && ((idx & (Shape::kWarps - 1)) != warp_ || !stream.has_step())) return;
+    const int step = idx % Shape::kRingSteps;
+    if (!first) ptx::mbarrier_wait(empty(step), static_cast<u32>(idx / Shape::kRingSteps + 1) & 1U);  // the first turn finds it empty
+    stream.issue_step(step * Stream::kTilesPerStep, first);
     if (first) return;
-    ptx::mbarrier_arrive_after_copies(full(refill_step_));
+    ptx::mbarrier_arrive_after_copies(full(step));
     ptx::sync_warp();
-    if (lane_ == 0) ptx::mbarrier_arrive(full(refill_step_));  // what could not be copied asynchronously
-    advance(refill_step_, refill_parity_);
+    if (lane_ == 0) ptx::mbarrier_arrive(full(step));  // what could not be copied asynchronously
   }
   static __device__ __forceinline__ void advance(int& step, u32& parity) {
     ++step;
@@ -167,21 +169,28 @@ class Prefill {
     const u8* s_values = c.v_is_k ? s_keys : s_keys + Stream::kSlotBytes;
     const u8* s_key_scales = KeyStream<c>::scales(s_memory_, slot);
     const u8* s_value_scales = c.v_is_k ? s_key_scales : s_key_scales + Stream::kSlotScaleBytes;
+    // Parts are dealt out to those who share the rows.
+    const int first_part = share_ < 0 ? Stream::kStepKeys : ((share_ - begin / kPartKeys) & (sharers_ - 1)) * kPartKeys;
     ptx::mbarrier_wait(full(step_), parity_);
     // Keys at positions of their own are rare: they share the code of the hidden ones.
     const bool in_order = (!Variant::kLogitsPos || !range.positions.page_positions) && (!kAdditive || factor_.invertible());
     const bool all_visible = in_order && begin >= range.full_begin && begin + Stream::kStepKeys <= range.full_end;
 #pragma unroll 1
-    for (int part = 0; part < Stream::kStepKeys; part += kPartKeys) {
-      if (((begin + part) / kPartKeys & (sharers_ - 1)) != share_) continue;
+    for (int part = first_part; part < Stream::kStepKeys; part += sharers_ * kPartKeys) {
       const u8* s_part_keys = s_keys + part * Stream::KeyRows::kStride;
       const u8* s_part_values = s_values + part * Stream::ValueRows::kStride;
       const u8* s_part_key_scales = s_key_scales + part * Stream::kKeyScaleBytes;
       const u8* s_part_value_scales = s_value_scales + part * Stream::kValueScaleBytes;
-      if (all_visible) {
-        add_keys<false>(item, range, begin + part, s_part_keys, s_part_values, s_part_key_scales, s_part_value_scales);
-      } else if (begin + part < range.end) {
-        add_keys<true>(item, range, begin + part, s_part_keys, s_part_values, s_part_key_scales, s_part_value_scales);
+      const FragmentKeys keys = {range.positions, begin + part, range.end};
+      u32 visible = ptx::kAllLanes;  // keys of the row that has the lane's number
+      if (!all_visible) {
+        visible = part_visible(item, keys);
+        if (!ptx::any(visible != 0)) continue;
+      }
+      if (all_visible || (in_order && ptx::all(visible == ptx::kAllLanes))) {
+        add_keys<false>(keys, visible, s_part_keys, s_part_values, s_part_key_scales, s_part_value_scales);
+      } else {
+        add_keys<true>(keys, visible, s_part_keys, s_part_values, s_part_key_scales, s_part_value_scales);
       }
     }
     ptx::sync_warp();
@@ -189,18 +198,20 @@ class Prefill {
     advance(step_, parity_);
   }
 
-  /// kPartKeys keys from key `first` on join the rows' states.
-  template <bool kHides>
-  __device__ __forceinline__ void add_keys(const abi::WorkItem& item, const StepRange& range, int first, const u8* s_keys,
-                                           const u8* s_values, const u8* s_key_scales, const u8* s_value_scales) {
-    float s[kRowTiles][kKeyTiles][4];
-    const FragmentKeys keys = {range.positions, first, range.end};
-    u32 visible = ptx::kAllLanes;  // keys of the row that has the lane's number; asked for before the products, which take longer
-    if constexpr (kHides && Variant::kHasMask) {
-      const KeyList list = kKeepsPositions<Variant> ? range.positions : key_list(p_, item);
-      visible = visible_keys<Variant>(params_, mask_row(lane_ % Shape::kWarpRows), {list, first, range.end});
-      if (!ptx::any(visible != 0)) return;
+  /// Which keys of a part the row sees that has the lane's number.
+  __device__ __forceinline__ u32 part_visible(const abi::WorkItem& item, const FragmentKeys& keys) const {
+    if constexpr (!Variant::kHasMask) return low_bits(keys.end - keys.first);
+    if constexpr (Variant::kHasMask) {
+      const KeyList list = kKeepsPositions<Variant> ? keys.list : key_list(p_, item);
+      return visible_keys<Variant>(params_, mask_row(lane_ % Shape::kWarpRows), {list, keys.first, keys.end});
     }
+  }
+
+  /// kPartKeys keys join the rows' states.
+  template <bool kHides>
+  __device__ __forceinline__ void add_keys(const FragmentKeys& keys, u32 visible, const u8* s_keys, const u8* s_values,
+                                           const u8* s_key_scales, const u8* s_value_scales) {
+    float s[kRowTiles][kKeyTiles][4];
     clear_scores<kHides>(keys, s);
     add_products(s_keys, s_key_scales, s);
     if constexpr (Stream::kKeyScales) {
@@ -220,11 +231,16 @@ class Prefill {
     }
   }
 
+  /// How many warps have the same rows of a tile.
+  static __device__ __forceinline__ int sharers_of(int rows) {
+    int sharers = 1;
+#pragma unroll
+    while (sharers < kMaxSharers && rows * sharers <= c.tile_rows / 2) sharers *= 2;
+    return sharers;
+  }
   /// Which rows are this warp's, and which parts of their keys.
   __device__ __forceinline__ void share_rows(int rows) {
-    sharers_ = 1;
-#pragma unroll
-    while (sharers_ < kMaxSharers && rows * sharers_ <= c.tile_rows / 2) sharers_ *= 2;
+    sharers_ = sharers_of(rows);
     first_row_ = warp_ / sharers_ * Shape::kWarpRows;
     share_ = first_row_ < rows ? warp_ % sharers_ : -1;  // none of its rows exist
   }
@@ -234,7 +250,7 @@ class Prefill {
 #pragma unroll
     for (int t = 0; t < kRowTiles; ++t) {
       clear_sums(state_[t], o_[t]);
-      if constexpr (kFixed) state_[t].m[0] = state_[t].m[1] = kMaximum<Variant>;
+      state_[t].m[0] = state_[t].m[1] = kFixed ? kMaximum<Variant> : kLowest;
     }
   }
   __device__ __forceinline__ void correct_all_sums(float correction) {
@@ -243,7 +259,9 @@ class Prefill {
   }
 
   /// What weights are relative to.
-  __device__ __forceinline__ float base(int t, int half) const { return kFixed ? kMaximum<Variant> : base_of(state_[t].m[half]); }
+  __device__ __forceinline__ float base(int t, int half) const { return kFixed ? kMaximum<Variant> : state_[t].m[half]; }
+  /// The maximum of a row of which nothing has been seen: finite, so that it can be subtracted from hidden scores.
+  static constexpr float kLowest = -0x1.fffffep127F;
 
   __device__ __forceinline__ float* own_inverse() const {
     return reinterpret_cast<float*>(s_memory_ + Shape::kInverseAt) + warp_ * Shape::kWarpRows;
@@ -252,9 +270,14 @@ class Prefill {
 
   /// This warp's rows of Q, and what hooks ask of them, for a new tile.
   __device__ __forceinline__ void load_rows(const abi::WorkItem& item) {
-    ptx::sync_warp();  // the last tile's rows are no longer read
-    load_query_rows<c, Keys, typename Shape::QueryRows, Shape::kWarpRows>(p_, item, first_row_, kNegates && factor_.negative(),
-                                                                          own_query());
+    if (asked_) {
+      asked_ = false;
+      ptx::cp_async_wait<0>();
+    } else {
+      ptx::sync_warp();  // the last tile's rows are no longer read
+      load_query_rows<c, Keys, typename Shape::QueryRows, Shape::kWarpRows>(p_, item, first_row_, kNegates && factor_.negative(),
+                                                                            own_query());
+    }
     if constexpr (kScalesQuery<c>) {
       ptx::sync_warp();
       scale_query_rows<c, typename Shape::QueryRows, Shape::kWarpRows>(own_query(), own_inverse());
@@ -370,13 +393,15 @@ class Prefill {
       const float factor = to_base2<kHides>();
       bool exceeds = false;
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) exceeds = exceeds_base<kShift>(state_[t], s[t], factor, kWeightSlack) || exceeds;
+      for (int t = 0; t < kRowTiles; ++t) exceeds |= exceeds_base<kShift>(state_[t], s[t], factor, kWeightSlack);
       if (ptx::any(exceeds)) {
 #pragma unroll
         for (int t = 0; t < kRowTiles; ++t) {
           const float tops[2] = {top_of_row(s[t], 0), top_of_row(s[t], 1)};
           float correction[2];
-          if (raise_maxima<kShift>(state_[t], tops, factor, correction)) correct_sums(correction, o_[t]);
+          if (raise_maxima<kShift>(state_[t], tops, factor, correction, kLookahead<Variant, kValueOperand<c, Variant>>)) {
+            correct_sums(correction, o_[t]);
+          }
         }
       }
     }
@@ -433,8 +458,7 @@ class Prefill {
 #pragma unroll
       for (int t = 0; t < kRowTiles; ++t) {
         if constexpr (kFixed && !kHides) {
-          weigh_products<Variant>(params_, logits_steps(keys, t), n, state_[t], s[t][n]);
-          weigh_products<Variant>(params_, logits_steps(keys, t), n + 1, state_[t], s[t][n + 1]);
+          weigh_products<Variant>(params_, logits_steps(keys, t), n, state_[t], s[t][n], s[t][n + 1]);
         } else if constexpr (Variant::kSoftmax) {
           const float bases[2] = {base(t, 0), base(t, 1)};
           weigh(bases, state_[t].l, s[t][n], to_base2<kHides>());
@@ -461,35 +485,88 @@ class Prefill {
     }
   }
 
-  /// Every eight rows are laid out in this warp's rows of Q (which have served), so that four lanes write a row in whole sectors.
-  __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
-    constexpr float kUnshift = 1.0F / static_cast<float>(1 << kShift);
-    join_sharers();
+  /// Every eight rows are laid out in this warp's rows of Q (which have served), so that four lanes write a row in whole sectors. Final
+  /// rows of 16-bit types can do without; then those of the next tile (null: there is none) are copied meanwhile.
+  __device__ __forceinline__ void end_tile(const abi::WorkItem& item, const abi::WorkItem* next) {
     const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head) * kUnshift *
                                (kScalesValues ? value_scale_.unit : 1.0F);
-#pragma unroll
-    for (int t = 0; t < kRowTiles; ++t) {
-      if (share_ != 0) break;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float l = sum_of_row(state_[t].l[half]) * kUnshift;
+    if constexpr (kWritesPairs) {
+      if (item.part_row < 0 && sharers_ == 1 && rows_aligned(p_.o, 16)) {
+        if (next != nullptr) copy_rows_of(*next);
+        write_pairs(item, value_factor);
+        return;
+      }
+    }
+    join_sharers();
+    if (share_ == 0) {
+#pragma unroll 1
+      for (int eight = 0; eight < 2 * kRowTiles; ++eight) {
+        RowState state{};
         ptx::sync_warp();
 #pragma unroll
-        for (int run = 0; run < kSumTiles / Values::kTilesPerRun; ++run) {
-          float x[Values::kRun];
-          Values::take_run(o_[t], run, half, x);
-          const int dim = Values::run_dim(run, lane_ % 4);
-          if (dim < c.head_dim_vo) store_floats(staged(lane_ / 4, dim), x);
+        for (int i = 0; i < 2 * kRowTiles; ++i) {
+          if (i != eight) continue;
+          state = end_state(i / 2, i % 2);
+#pragma unroll
+          for (int run = 0; run < kSumTiles / Values::kTilesPerRun; ++run) {
+            float x[Values::kRun];
+            Values::take_run(o_[i / 2], run, i % 2, x);
+            const int dim = Values::run_dim(run, lane_ % 4);
+            if (dim < c.head_dim_vo) store_floats(staged(lane_ / 4, dim), x);
+          }
         }
         ptx::sync_warp();
-        const int row = first_row_ + 16 * t + 8 * half + lane_ / 4;
-        const float m = kFixed ? (l == 0.0F ? -kInfinity : kMaximum<Variant>) : state_[t].m[half] + kShift;
-        const RowState state = {m, l};
+        const int row = first_row_ + 8 * eight + lane_ / 4;
         end_tile_row<c, Variant>(p_, params_, item, min(row, item.row_count - 1), state, value_factor, quad_dims(row < item.row_count),
                                  [&](int dim, float(&x)[4]) { load_floats(staged(lane_ / 4, dim), x); });
       }
     }
     if (is_last(item) && item.part_row >= 0) arrive<c, Variant>(p_, params_, item, reinterpret_cast<u32*>(s_memory_ + Shape::kLastAt));
+  }
+
+  /// Of one of the lane's rows, its sum complete.
+  __device__ __forceinline__ RowState end_state(int t, int half) const {
+    const float l = sum_of_row(state_[t].l[half]) * kUnshift;
+    const bool empty = kFixed ? l == 0.0F : state_[t].m[half] == kLowest;
+    return {empty ? -kInfinity : kFixed ? kMaximum<Variant> : state_[t].m[half] + kShift, l};
+  }
+
+  static constexpr bool kWritesPairs =
+      Values::kRun == 2 && bits(c.o_type) == 16 && c.head_dim_vo % 16 == 0 && !c.batch_invariant && !RowWriter<c, Variant>::kHooked;
+
+  /// Starts copies of this warp's rows of a tile.
+  __device__ __forceinline__ void copy_rows_of(const abi::WorkItem& item) {
+    if (!kQueryInOrder<c> || item.row_count == 0 || !is_first(item) || !rows_aligned(p_.q, 16)) return;
+    if (kNegates && ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head).negative()) return;
+    ptx::sync_warp();  // the last tile's rows are no longer read
+    copy_query_rows<c, typename Shape::QueryRows, Shape::kWarpRows>(p_, item, warp_ / sharers_of(item.row_count) * Shape::kWarpRows,
+                                                                    own_query());
+    asked_ = true;
+  }
+
+  /// Writes final rows: neighbouring lanes exchange a column tile each, so that each has four neighbouring dims and four lanes a sector.
+  __device__ __forceinline__ void write_pairs(const abi::WorkItem& item, float value_factor) {
+    using T = Storage<c.o_type>;
+    const bool odd = (lane_ & 1) != 0;
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = first_row_ + 16 * t + 8 * half + lane_ / 4;
+        const auto writer = RowWriter<c, Variant>::final_row(p_, params_, item.row_begin + min(row, item.row_count - 1), item.kv_head,
+                                                             end_state(t, half), value_factor);
+        u8* g_o = writer.g_o + (odd ? 16 + 4 * (lane_ % 4 - 1) : 4 * (lane_ % 4));
+#pragma unroll
+        for (int n = 0; n < c.head_dim_vo / 8; n += 2) {
+          const u32 low = pack<T>(writer.finish(o_[t][n][2 * half]), writer.finish(o_[t][n][2 * half + 1]));
+          const u32 high = pack<T>(writer.finish(o_[t][n + 1][2 * half]), writer.finish(o_[t][n + 1][2 * half + 1]));
+          const u32 other = ptx::shuffle_xor(odd ? low : high, 1);
+          const Vec8 both = odd ? Vec8{other, high} : Vec8{low, other};
+          if (row < item.row_count) *reinterpret_cast<Vec8*>(g_o + 16 * n) = both;
+        }
+        if (lane_ % 4 == 0 && row < item.row_count) writer.write_state();
+      }
+    }
   }
 
   /// What warps that share rows have seen comes together in the first of them: half of them give their state to the other half until one
@@ -577,9 +654,10 @@ class Prefill {
   int warp_, lane_;
   // The tile's rows: the first of this warp's, how many warps have them, and which of them this one is.
   int first_row_ = 0, sharers_ = 1, share_ = 0;
-  // The ring's step at work, the one that is filled next, and the parities of their turns (empty to begin with).
-  int step_ = 0, refill_step_ = 0;
-  u32 parity_ = 0, refill_parity_ = 1;
+  bool asked_ = false;  // the next tile's rows of Q are on their way
+  // The ring's step at work and the parity of its turn; how many steps have been brought, by all warps.
+  int step_ = 0, refilled_ = -1;
+  u32 parity_ = 0;
   tile::LaneRows<Keys::kSteps * 32> query_rows_;
   tile::LaneRows<Stream::kKeyBytes> key_rows_;
   tile::LaneRows<Stream::kValueBytes> value_rows_;

@@ -172,6 +172,12 @@ struct RowWriter {
     return w;
   }
 
+  /// What becomes of an unnormalised value of a final row without output hook.
+  __device__ __forceinline__ float finish(float o) const {
+    const float x = c.v_scale != Scale::none ? o * value_factor : o;
+    return Variant::kSoftmax ? (end.empty ? 0.0F : x * end.factor) : x;
+  }
+
   /// Unnormalised values of dims [dim, dim + kN); dim is a multiple of kN, dims past head_dim_vo are left out.
   template <int kN>
   __device__ __forceinline__ void write(int dim, const float (&o)[kN]) const {

@@ -157,6 +157,10 @@ __device__ __forceinline__ void scale_query_rows(u8* s_query, float* s_inverse) 
   }
 }
 
+/// Rows of Q are laid out in shared memory as they lie.
+template <Config c>
+constexpr bool kQueryInOrder = bits(c.k_type) == 16 && c.head_dim_rope == 0 && c.head_dim_qk % 8 == 0;
+
 /// Rows [first_row, first_row + kRows) of the tile's Q into shared memory by kThreads threads, so that ldmatrix brings what
 /// load_query_fragments would: `Rows` have Keys::kSteps * 16 dims,
 /// the inner step s in the chunks 2 s (pairs first_dim of lanes 0..3) and 2 s + 1 (their second pairs). Zeros past the rows and dims;
@@ -164,44 +168,64 @@ __device__ __forceinline__ void scale_query_rows(u8* s_query, float* s_inverse) 
 template <Config c, class Keys, class Rows, int kRows, int kThreads>
 __device__ __forceinline__ void load_query(const Args& p, const abi::WorkItem& item, int first_row, int thread, bool negate, u8* s_query) {
   const u32 flip = negate ? 0x80008000U : 0U;
-  constexpr bool kInOrder = bits(c.k_type) == 16 && c.head_dim_rope == 0 && c.head_dim_qk % 8 == 0;
-  constexpr int kAtOnce = kThreads == ptx::kWarp ? 16 : 8;
-  const bool whole = kInOrder && rows_aligned(p.q, 16);
   constexpr int kTotal = kRows * Rows::kChunks;
   static_assert(kTotal % kThreads == 0);
+  if (kQueryInOrder<c> && rows_aligned(p.q, 16)) {
+    constexpr int kAtOnce = min(kThreads == ptx::kWarp ? 16 : c.is_wide() ? 12 : 8, kTotal / kThreads);
 #pragma unroll 1
-  for (int begin = thread; begin < kTotal; begin += kAtOnce * kThreads) {
-    Vec16 v[kAtOnce];
+    for (int begin = thread; begin < kTotal; begin += kAtOnce * kThreads) {
+      Vec16 v[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int row = first_row + (begin + i * kThreads) / Rows::kChunks;
-      const int chunk = (begin + i * kThreads) % Rows::kChunks;
-      v[i] = Vec16{};
-      if (row >= item.row_count) continue;
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int row = first_row + (begin + i * kThreads) / Rows::kChunks;
+        const int chunk = (begin + i * kThreads) % Rows::kChunks;
+        v[i] = Vec16{};
+        if (row >= item.row_count || 8 * chunk >= c.head_dim_qk) continue;
+        const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
+        v[i] = *reinterpret_cast<const Vec16*>(row_address(p.q, place.token, place.q_head) + 16 * chunk);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int idx = begin + i * kThreads;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) v[i].x[j] ^= flip;
+        if (idx < kTotal) *reinterpret_cast<Vec16*>(s_query + Rows::offset(idx / Rows::kChunks, idx % Rows::kChunks)) = v[i];
+      }
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int idx = thread; idx < kTotal; idx += kThreads) {
+    const int row = first_row + idx / Rows::kChunks;
+    const int chunk = idx % Rows::kChunks;
+    Vec16 v{};
+    if (row < item.row_count) {
       const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
       const u8* g_first = row_address(p.q, place.token, place.q_head);
-      if (whole) {
-        if (8 * chunk < c.head_dim_qk) v[i] = *reinterpret_cast<const Vec16*>(g_first + 16 * chunk);
-        continue;
-      }
       const u8* g_rope = c.head_dim_rope > 0 ? row_address(p.q_rope, place.token, place.q_head) : nullptr;
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
         const int dim = Keys::first_dim(chunk / 2, pair) + chunk % 2 * Keys::kSecondDim;
         if (dim < c.head_dim_first()) {
-          v[i].x[pair] = load_pair(g_first + 2 * dim, false);
+          v.x[pair] = load_pair(g_first + 2 * dim, false) ^ flip;
         } else if (dim < c.head_dim_qk) {
-          v[i].x[pair] = load_pair(g_rope + 2 * (dim - c.head_dim_first()), false);
+          v.x[pair] = load_pair(g_rope + 2 * (dim - c.head_dim_first()), false) ^ flip;
         }
       }
     }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int idx = begin + i * kThreads;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) v[i].x[j] ^= flip;
-      if (idx < kTotal) *reinterpret_cast<Vec16*>(s_query + Rows::offset(idx / Rows::kChunks, idx % Rows::kChunks)) = v[i];
-    }
+    *reinterpret_cast<Vec16*>(s_query + Rows::offset(idx / Rows::kChunks, idx % Rows::kChunks)) = v;
+  }
+}
+/// Starts copies of kRows rows to where load_query would put them, by one warp. Only with kQueryInOrder and rows aligned to 16 bytes.
+template <Config c, class Rows, int kRows>
+__device__ __forceinline__ void copy_query_rows(const Args& p, const abi::WorkItem& item, int first_row, u8* s_query) {
+#pragma unroll 4
+  for (int idx = ptx::lane_idx(); idx < kRows * Rows::kChunks; idx += ptx::kWarp) {
+    const int row = first_row + idx / Rows::kChunks;
+    const int chunk = idx % Rows::kChunks;
+    const RowPlace place = place_row<c>(item.row_begin + min(row, item.row_count - 1), item.kv_head);
+    ptx::cp_async_16(s_query + Rows::offset(idx / Rows::kChunks, chunk), row_address(p.q, place.token, place.q_head) + 16 * chunk,
+                     row < item.row_count && 8 * chunk < c.head_dim_qk);
   }
 }
 /// The whole tile by all threads of the block.

@@ -21,7 +21,7 @@ struct PlainVariant {
                         kHasOutput = false;
   static constexpr bool kQueryMeanSquare = false, kKeyMeanSquare = false, kValueMeanSquare = false;  // the hook asks for it
   static constexpr bool kKeyPos = false, kValuePos = false, kLogitsPos = false;                      // the hook asks for kv_pos
-  static constexpr bool kLogitsScaled = false, kLogitsAdditive = false;
+  static constexpr bool kLogitsScaled = false, kLogitsLogistic = false, kLogitsAdditive = false;
   static constexpr float kLogitsBound = kInfinity;
   static constexpr bool kMaskAtRun = false;   // the mask depends on run-time values: hardly a step is without it
   static constexpr bool kMaskByHead = false;  // rows of one token may differ in what they see

@@ -21,6 +21,21 @@ __device__ __forceinline__ float rcp_approx(float x) { return ptx::rcp(x); }
 __device__ __forceinline__ float rsqrt_approx(float x) { return ptx::rsqrt(x); }
 /// tanh(x) = 1 - 2 / (2^(2 x log2 e) + 1): absolute error <= 2^-21, so a poor relative one near 0; right at infinities, NaN stays.
 __device__ __forceinline__ float tanh_approx(float x) { return ptx::fma(-2.0F, ptx::rcp(ptx::ex2(x * (2.0F * kLog2E)) + 1.0F), 1.0F); }
+/// y = 1 / (2^x + 1) four at a time: absolute error <= 2^-20.8. They share a reciprocal, so a NaN makes all of them NaN.
+__device__ __forceinline__ void logistic_approx(const float (&x)[4], float (&y)[4]) {
+  float d[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) d[i] = exp2_approx(ptx::min_or_nan(x[i], 30.0F)) + 1.0F;  // the product of four is finite
+  const float low = d[0] * d[1];
+  const float high = d[2] * d[3];
+  const float all = ptx::rcp(low * high);
+  const float of_low = all * high;
+  const float of_high = all * low;
+  y[0] = of_low * d[1];
+  y[1] = of_low * d[0];
+  y[2] = of_high * d[3];
+  y[3] = of_high * d[2];
+}
 /// tanh(x) of one instruction: relative error <= 2^-11. For 16-bit consumers only.
 __device__ __forceinline__ float tanh_fast(float x) { return ptx::tanh_fast(x); }
 

@@ -54,11 +54,6 @@ __device__ __forceinline__ PlannedKey planned_key(const P& p, i64 row) {
   return {{p.kv_indices[rows[group].table_begin + index], key - static_cast<i64>(index) * p.page_size.divisor}, position};
 }
 
-template <typename P>
-__device__ __forceinline__ PlannedKey key_of(const P& p, i64 row) {
-  return p.places != nullptr ? PlannedKey{p.places[row], 0} : planned_key(p, row);
-}
-
 __device__ __forceinline__ i64 index_at(const u8* indices, i64 byte_offset, bool is_64) {
   return is_64 ? *reinterpret_cast<const i64*>(indices + byte_offset) : *reinterpret_cast<const i32*>(indices + byte_offset);
 }
@@ -97,6 +92,12 @@ __device__ __forceinline__ abi::TokenPlace listed_place(const P& p, i64 row) {
   page += begin;
   if (page - begin >= extent || begin < 0 || page >= t.num_entries) return kNowhere;
   return in_store(t, true, p.kv_indices[page], token);
+}
+
+template <typename P>
+__device__ __forceinline__ PlannedKey key_of(const P& p, i64 row) {
+  if (p.places != nullptr) return {p.places[row], 0};
+  return p.table.given != 0 ? PlannedKey{listed_place(p, row), 0} : planned_key(p, row);
 }
 
 /// positions[row], or by requests: offsets[i] + row - indptr[i].

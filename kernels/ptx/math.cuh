@@ -48,6 +48,16 @@ __device__ __forceinline__ float fma(float a, float b, float c) {
   asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
   return y;
 }
+/// The smaller of two; NaN if one is.
+__device__ __forceinline__ float min_or_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#else
+  return a < b || a != a ? a : b;
+#endif
+}
 /// The larger of two; of a NaN and a number, the number.
 __device__ __forceinline__ float max_number(float a, float b) {
   float y;

@@ -35,6 +35,19 @@ __device__ __forceinline__ void mbarrier_arrive_after_copies(u64* s_barrier) {
 #endif
 }
 
+/// As `count` arrivals (sm_90 on).
+__device__ __forceinline__ void mbarrier_arrive_many(u64* s_barrier, u32 count) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0], %1;\n}" ::"r"(shared_address(s_barrier)), "r"(count)
+               : "memory");
+}
+/// As one, and the phase does not end before the copy engine has brought so many bytes more (sm_90 on).
+__device__ __forceinline__ void mbarrier_arrive_expect(u64* s_barrier, u32 bytes) {
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.expect_tx.shared.b64 state, [%0], %1;\n}" ::"r"(shared_address(s_barrier)), "r"(bytes)
+               : "memory");
+}
+/// Barriers made by this thread are known to the copy engine.
+__device__ __forceinline__ void mbarrier_fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
 /// Waits for the end of the phase of this parity: the one at work or the one before it.
 __device__ __forceinline__ void mbarrier_wait(u64* s_barrier, u32 parity) {
 #if __CUDA_ARCH__ >= 900

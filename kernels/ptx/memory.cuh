@@ -14,12 +14,19 @@ struct SharedPointer {
   __device__ __forceinline__ explicit SharedPointer(u32 at) : address(at) {}
   __device__ __forceinline__ SharedPointer(const void* s_pointer) : address(shared_address(s_pointer)) {}
   __device__ __forceinline__ SharedPointer operator+(int bytes) const { return SharedPointer(address + static_cast<u32>(bytes)); }
+  __device__ __forceinline__ SharedPointer operator^(int bits) const { return SharedPointer(address ^ static_cast<u32>(bits)); }
 };
+/// The address as descriptors hold it.
+__device__ __forceinline__ u32 shared_word(SharedPointer pointer) { return pointer.address; }
 /// Keeps the place in a register: the compiler neither works it out again at each use nor keeps sums with it in registers of their own.
-__device__ __forceinline__ SharedPointer opaque_shared(const void* s_pointer) {
-  SharedPointer pointer = s_pointer;
+__device__ __forceinline__ SharedPointer opaque(SharedPointer pointer) {
   asm volatile("" : "+r"(pointer.address));
   return pointer;
+}
+/// Keeps the compiler from working out ahead, and keeping in registers, what depends on the value.
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 
 /// 16 bytes that are read once by this kernel and written by no one meanwhile: bypass L1.
@@ -34,6 +41,9 @@ __device__ __forceinline__ Vec16 load_stream(const void* g_source) {
 /// Brings the line of an address near, into L2; nothing waits for it.
 __device__ __forceinline__ void prefetch_l2(const void* g_address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(g_address)); }
 
+/// The same into L1, where loads of this multiprocessor find it.
+__device__ __forceinline__ void prefetch_l1(const void* g_address) { asm volatile("prefetch.global.L1 [%0];" ::"l"(g_address)); }
+
 /// Copies 16 bytes (both addresses 16-byte aligned) to shared memory, or writes zeros where !valid (nothing is read then). Lands after
 /// cp_async_wait and a barrier. Before sm_80 the copy is done at once.
 __device__ __forceinline__ void cp_async_16(void* s_destination, const void* g_source, bool valid) {
@@ -45,6 +55,29 @@ __device__ __forceinline__ void cp_async_16(void* s_destination, const void* g_s
   Vec16 v{};
   if (valid) v = *static_cast<const Vec16*>(g_source);
   *static_cast<Vec16*>(s_destination) = v;
+#endif
+}
+/// How long copies stay in L2: as usual, or so that they are the first to leave it.
+__device__ __forceinline__ u64 l2_policy(bool leaves_first) {
+#if __CUDA_ARCH__ >= 800
+  u64 first;
+  u64 usual;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(usual));
+  return leaves_first ? first : usual;
+#else
+  return 0;
+#endif
+}
+/// cp_async_16 with a policy.
+__device__ __forceinline__ void cp_async_16(void* s_destination, const void* g_source, bool valid, u64 policy) {
+#if __CUDA_ARCH__ >= 800
+  const u32 size = valid ? 16U : 0U;
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(shared_address(s_destination)),
+               "l"(g_source), "r"(size), "l"(policy)
+               : "memory");
+#else
+  cp_async_16(s_destination, g_source, valid);
 #endif
 }
 /// The same for 4 bytes.

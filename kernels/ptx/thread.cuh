@@ -24,6 +24,20 @@ __device__ __forceinline__ void sync_named(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+/// The same for `threads` of which these do not wait.
+__device__ __forceinline__ void arrive_named(int barrier, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+/// Registers of this warpgroup's threads from here on, a multiple of 8: all four warps, the block within what it was launched with (sm_90a).
+template <int kCount>
+__device__ __forceinline__ void lower_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void raise_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
 /// T: float, int, u32. All lanes of the warp take part.
 template <typename T>
 __device__ __forceinline__ T shuffle(T value, int lane) {
@@ -96,9 +110,9 @@ __device__ __forceinline__ T* in_block(T* s_pointer, int rank) {
 #endif
 }
 
-/// The block's dynamic shared memory, 128-byte aligned.
+/// The block's dynamic shared memory, 1024-byte aligned.
 __device__ __forceinline__ u8* shared_memory() {
-  extern __shared__ __align__(128) u8 s_dynamic[];
+  extern __shared__ __align__(1024) u8 s_dynamic[];
   return s_dynamic;
 }
 

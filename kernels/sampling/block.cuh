@@ -39,30 +39,40 @@ __device__ __forceinline__ u64 warp_max(u64 value) {
   return static_cast<u64>(high) << 32 | low;
 }
 
-/// Of all threads, to all threads. s_scratch: kWarps entries that the block may use until its next barrier but one.
-__device__ __attribute__((noinline)) u64 block_sum(u64 value, u64* s_scratch) {
+/// kWarps numbers at the start of the block's shared memory.
+__device__ __forceinline__ u64* block_scratch() { return reinterpret_cast<u64*>(ptx::shared_memory()); }
+
+/// Of all threads, to all threads.
+__device__ __attribute__((noinline)) inline u64 block_sum(u64 value) {
+  u64* s_scratch = block_scratch();
   value = warp_sum(value);
   ptx::sync_block();
   if (ptx::lane_idx() == 0) s_scratch[ptx::thread_idx() / ptx::kWarp] = value;
   ptx::sync_block();
   u64 sum = 0;
-#pragma unroll 4
+#pragma unroll
   for (int w = 0; w < kWarps; ++w) sum += s_scratch[w];
   return sum;
 }
-__device__ __attribute__((noinline)) u64 block_max(u64 value, u64* s_scratch) {
+__device__ __attribute__((noinline)) inline u64 block_max(u64 value) {
+  u64* s_scratch = block_scratch();
   value = warp_max(value);
   ptx::sync_block();
   if (ptx::lane_idx() == 0) s_scratch[ptx::thread_idx() / ptx::kWarp] = value;
   ptx::sync_block();
   u64 most = 0;
-#pragma unroll 4
+#pragma unroll
   for (int w = 0; w < kWarps; ++w) most = max(most, s_scratch[w]);
   return most;
 }
 
-/// The sum over the threads before this one; `total` receives that over all.
-__device__ __attribute__((noinline)) u64 block_scan(u64 value, u64* s_scratch, u64& total) {
+/// The sum over the threads before this one, and over all.
+struct Scan {
+  u64 before;
+  u64 total;
+};
+__device__ __attribute__((noinline)) inline Scan block_scan(u64 value) {
+  u64* s_scratch = block_scratch();
   u64 inclusive = value;
 #pragma unroll
   for (int distance = 1; distance < ptx::kWarp; distance *= 2) {
@@ -72,14 +82,14 @@ __device__ __attribute__((noinline)) u64 block_scan(u64 value, u64* s_scratch, u
   ptx::sync_block();
   if (ptx::lane_idx() == ptx::kWarp - 1) s_scratch[ptx::thread_idx() / ptx::kWarp] = inclusive;
   ptx::sync_block();
-  u64 before = 0;
-  total = 0;
-#pragma unroll 4
+  Scan scan{0, 0};
+#pragma unroll
   for (int w = 0; w < kWarps; ++w) {
-    if (w == ptx::thread_idx() / ptx::kWarp) before = total;
-    total += s_scratch[w];
+    if (w == ptx::thread_idx() / ptx::kWarp) scan.before = scan.total;
+    scan.total += s_scratch[w];
   }
-  return before + inclusive - value;
+  scan.before += inclusive - value;
+  return scan;
 }
 
 /// A sum of 64 bits in two words of shared memory: an addition carries when its low word wraps, which one addition sees.

@@ -28,39 +28,30 @@ struct Bracket {
   int shift;
 };
 
-/// What one warp's pass has added up.
-struct WarpSums {
+/// What a pass has added up: of a thread, a warp, a block, and in the end of all.
+struct Sums {
   u64 total;   // mass of all that the floor keeps
   u64 inside;  // amount, with a histogram
   u32 above_count;
   u32 inside_count;
-  u32 listed;
   u32 largest;  // key
   u32 nan;
-};
-/// The same of all blocks and warps.
-struct AllSums {
-  u64 total;
-  u32 above_count;
-  u32 inside_count;
-  u32 listed;
-  u32 largest;
-  u32 nan;
-  int fits;  // all that is inside is in the list
 };
 
 /// Fixed part of a block's shared memory.
 template <Config kConfig>
 struct Shared {
   static constexpr int kListCapacity = kConfig.list_capacity;
-  static constexpr int kSegment = kListCapacity / kWarps;
+  static constexpr int kOwn = kListCapacity * 5 / 6 / kThreads;  // of the list: entries of each thread; the rest is for what they do not hold
+  static constexpr int kSpill = kListCapacity - kOwn * kThreads;
   static constexpr int kMaxTiles = static_cast<int>(abi::kMaxVocab) * 4 / kConfig.tile_bytes + 2;
   u64 scratch[kWarps];
   Edits edits;
   u32 histogram[kBins * 2];
   u32 tile_mass[kMaxTiles * 2];  // above the bracket, later: of what is kept
   u32 tile_inside[kMaxTiles];
-  WarpSums sums[kMaxCluster * kWarps];
+  Sums warp_sums[kWarps];
+  Sums sums[kMaxCluster];  // of all blocks, in each
   u64 best[kMaxCluster];  // key and position of the largest entry
   u64 few_amount[kFew];
   u32 few_key[kFew];
@@ -79,19 +70,51 @@ struct Shared {
   u64 left;
   int position;
   float value;
-  // The list: warp w fills, and works on, entries [w kSegment, w kSegment + num_listed[w]).
-  i32 num_listed[kWarps];
+  // The list: entry i of thread t at i kThreads + t, and what does not fit there behind all of them.
+  i32 num_listed[kThreads];
+  u32 num_spilled;
   u32 list_key[kListCapacity];
   i32 list_position[kListCapacity];
 };
 
-/// Calls f(index in the list) for this thread's entries.
+/// This block's.
+template <typename S>
+__device__ __forceinline__ S& own() {
+  return *reinterpret_cast<S*>(ptx::shared_memory());
+}
+
+/// Calls f(index in the list, key) for this thread's entries.
 template <typename S, typename F>
-__device__ __forceinline__ void for_listed(S& s, F f) {
-  const int warp = ptx::thread_idx() / ptx::kWarp;
-  const int end = warp * S::kSegment + s.num_listed[warp];
+__device__ __forceinline__ void for_listed(F f) {
+  constexpr int kBatch = 4;
+  S& s = own<S>();
+  const int listed = s.num_listed[ptx::thread_idx()];
 #pragma unroll 1
-  for (int i = warp * S::kSegment + ptx::lane_idx(); i < end; i += ptx::kWarp) f(i);
+  for (int first = 0; first < listed; first += kBatch) {
+    u32 key[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) key[i] = s.list_key[min(first + i, S::kOwn - 1) * kThreads + ptx::thread_idx()];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first + i < listed) f((first + i) * kThreads + ptx::thread_idx(), key[i]);
+    }
+  }
+#pragma unroll 1
+  for (int i = ptx::thread_idx(); i < static_cast<int>(s.num_spilled); i += kThreads)
+    f(S::kOwn * kThreads + i, s.list_key[S::kOwn * kThreads + i]);
+}
+
+/// To the list of block 0 (`to`), whose threads have had `before` entries.
+template <typename S>
+__device__ __forceinline__ void append(S& to, int before, u32 key, i32 position) {
+  int at = before * kThreads + ptx::thread_idx();
+  if (before >= S::kOwn) {
+    const u32 place = ptx::atomic_add_shared(&to.num_spilled, 1);
+    if (place >= static_cast<u32>(S::kSpill)) return;
+    at = S::kOwn * kThreads + static_cast<int>(place);
+  }
+  to.list_key[at] = key;
+  to.list_position[at] = position;
 }
 
 template <typename S>
@@ -106,37 +129,42 @@ __device__ __forceinline__ int shift_for(u32 width) {
   return shift;
 }
 
-/// A thread's bins, from the top; returns the sum of those before them.
+/// A thread's bins, from the top, and the sum of those before them.
 template <typename S>
-__device__ __forceinline__ u64 scan_bins(S& s, u64 (&own)[kBinsEach], u64& total) {
+__device__ __forceinline__ Scan scan_bins(u64 (&own)[kBinsEach]) {
+  const S& s = sampling::own<S>();
   u64 sum = 0;
   const int top = kBins - 1 - ptx::thread_idx() * kBinsEach;
 #pragma unroll
   for (int i = 0; i < kBinsEach; ++i) sum += own[i] = read_pair(s.histogram + 2 * (top - i));
-  return block_scan(sum, s.scratch, total);
+  return block_scan(sum);
 }
 
-/// Finds in the histogram, from the top, the bin where the running sum reaches `need` >= 1; to all threads. Sums before it come back in
-/// `above`. -1: all bins amount to less.
+/// The bin where the running sum from the top reaches `need` >= 1, and what those before it amount to; to all threads. -1: all amount to
+/// less.
+struct Bin {
+  int bin;
+  u64 above;
+};
 template <typename S>
-__device__ __attribute__((noinline)) int find_bin(S& s, u64 need, u64& above) {
-  u64 own[kBinsEach];
-  u64 total = 0;
-  u64 before = scan_bins(s, own, total);
-  if (total < need) return -1;
+__device__ __attribute__((noinline)) Bin find_bin(u64 need) {
+  S& s = own<S>();
+  u64 bins[kBinsEach];
+  const Scan scan = scan_bins<S>(bins);
+  if (scan.total < need) return {-1, 0};
+  u64 before = scan.before;
 #pragma unroll
   for (int i = 0; i < kBinsEach; ++i) {
-    if (before < need && before + own[i] >= need) {
+    if (before < need && before + bins[i] >= need) {
       s.bin = kBins - 1 - ptx::thread_idx() * kBinsEach - i;
       s.above = before;
     }
-    before += own[i];
+    before += bins[i];
   }
   ptx::sync_block();
-  above = s.above;
-  const int bin = s.bin;
+  const Bin found{s.bin, s.above};
   ptx::sync_block();
-  return bin;
+  return found;
 }
 
 /// Amount of a list entry: its mass, or 1. Entries with key 0 count for nothing.
@@ -148,14 +176,14 @@ __device__ __forceinline__ u64 amount_of(u32 key, bool by_mass, const Weighting&
 
 /// The position that ends the first `ties` entries of the list with this key, by position: bisection, as positions are distinct.
 template <typename S>
-__device__ __attribute__((noinline)) int limit_of_ties(S& s, u32 key, u64 ties) {
+__device__ __attribute__((noinline)) int limit_of_ties(u32 key, u64 ties) {
   int low = 0;
   int high = static_cast<int>(abi::kMaxVocab);
   while (low < high) {
     const int middle = low + (high - low) / 2;
-    int own = 0;
-    for_listed(s, [&](int i) { own += s.list_key[i] == key && s.list_position[i] < middle ? 1 : 0; });
-    if (block_sum(static_cast<u64>(own), s.scratch) >= ties) {
+    int before = 0;
+    for_listed<S>([&](int i, u32 k) { before += k == key && own<S>().list_position[i] < middle ? 1 : 0; });
+    if (block_sum(static_cast<u64>(before)) >= ties) {
       high = middle;
     } else {
       low = middle + 1;
@@ -166,55 +194,59 @@ __device__ __attribute__((noinline)) int limit_of_ties(S& s, u32 key, u64 ties) 
 
 /// The entries of the list with keys in [low, low + width] as the few, if they are; returns how many there are.
 template <bool kProbs, typename S>
-__device__ __attribute__((noinline)) int take_few(S& s, u32 low, u32 width, bool by_mass, const Weighting& w) {
+__device__ __attribute__((noinline)) int take_few(u32 low, u32 width, bool by_mass, const Weighting& w) {
+  S& s = own<S>();
   ptx::sync_block();
   if (ptx::thread_idx() == 0) s.num_few = 0;
   ptx::sync_block();
-  for_listed(s, [&](int i) {
-    const u32 key = s.list_key[i];
+  for_listed<S>([&](int i, u32 key) {
     if (key - low > width || key == 0) return;
     const u32 place = ptx::atomic_add_shared(&s.num_few, 1);
     if (place >= static_cast<u32>(kFew)) return;
     s.few_key[place] = key;
     s.few_position[place] = s.list_position[i];
-    s.few_amount[place] = amount_of<kProbs>(key, by_mass, w);
   });
   ptx::sync_block();
-  return static_cast<int>(s.num_few);
+  const int few = static_cast<int>(s.num_few);
+  if (few <= kFew && ptx::thread_idx() < few)
+    s.few_amount[ptx::thread_idx()] = amount_of<kProbs>(s.few_key[ptx::thread_idx()], by_mass, w);
+  ptx::sync_block();
+  return few;
 }
 
 /// Block 0: the cut behind the first listed entries with keys in [low, high] that amount to `need` >= 1. False: all of them amount to less.
 template <bool kProbs, typename S>
-__device__ __attribute__((noinline)) bool cut_listed(S& s, u32 low, u32 high, bool by_mass, u64 need, const Weighting& w, Cut& cut) {
+__device__ __attribute__((noinline)) bool cut_listed(u32 low, u32 high, bool by_mass, u64 need, const Weighting& weighting, Cut& cut) {
+  S& s = own<S>();
+  const Weighting w = weighting;
   u32 width = high - low;
   for (;;) {
     const int shift = shift_for(width);
     ptx::sync_block();
     clear_histogram(s);
     ptx::sync_block();
-    for_listed(s, [&](int i) {
-      const u32 key = s.list_key[i];
+    for_listed<S>([&](int, u32 key) {
       if (key - low <= width && key != 0) add_shared(s.histogram + 2 * ((key - low) >> shift), amount_of<kProbs>(key, by_mass, w));
     });
     ptx::sync_block();
-    u64 above = 0;
-    const int bin = find_bin(s, need, above);
-    if (bin < 0) return false;
-    need -= above;
-    low += static_cast<u32>(bin) << shift;
+    const Bin found = find_bin<S>(need);
+    if (found.bin < 0) return false;
+    need -= found.above;
+    low += static_cast<u32>(found.bin) << shift;
     width = (1U << shift) - 1U;
-    const int few = take_few<kProbs>(s, low, width, by_mass, w);
+    const int few = take_few<kProbs, S>(low, width, by_mass, w);
     if (few <= kFew) {
-      const int own = ptx::thread_idx();
-      if (own < few) {
-        const u32 key = s.few_key[own];
-        const i32 position = s.few_position[own];
+      const int t = ptx::thread_idx();
+      if (t < few) {
+        const u32 key = s.few_key[t];
+        const i32 position = s.few_position[t];
         u64 before = 0;
 #pragma unroll 1
         for (int i = 0; i < few; ++i) {
-          if (s.few_key[i] > key || (s.few_key[i] == key && s.few_position[i] < position)) before += s.few_amount[i];
+          const bool first = (s.few_key[i] > key) | ((s.few_key[i] == key) & (s.few_position[i] < position));
+          before += first ? s.few_amount[i] : 0;
         }
-        if (before < need && before + s.few_amount[own] >= need) s.cut = {key, position + 1};
+        if (before < need && before + s.few_amount[t] >= need) s.cut = {key, position + 1};
       }
       ptx::sync_block();
       cut = s.cut;
@@ -223,69 +255,57 @@ __device__ __attribute__((noinline)) bool cut_listed(S& s, u32 low, u32 high, bo
     }
     if (width == 0) {
       const u64 each = amount_of<kProbs>(low, by_mass, w);
-      cut = {low, limit_of_ties(s, low, (need + each - 1) / each)};
+      cut = {low, limit_of_ties<S>(low, (need + each - 1) / each)};
       return true;
     }
   }
 }
 
-/// This thread's and its warp's sums to block 0.
-template <typename S>
-__device__ __attribute__((noinline)) void report_sums(S& leader, WarpSums sums) {
+__device__ __forceinline__ Sums warp_sums(Sums sums) {
   sums.total = warp_sum(sums.total);
   sums.inside = warp_sum(sums.inside);
   sums.above_count = ptx::sum_warp(sums.above_count);
   sums.inside_count = ptx::sum_warp(sums.inside_count);
   sums.largest = ptx::max_warp(sums.largest);
-  if (ptx::lane_idx() == 0) leader.sums[ptx::cluster_rank() * kWarps + ptx::thread_idx() / ptx::kWarp] = sums;
+  sums.nan = ptx::max_warp(sums.nan);
+  return sums;
 }
-/// All of them, to every thread. Between barriers of the cluster.
+/// The sums of all threads of all blocks, to all. A block's go to each other, so that only writes cross; a barrier of the cluster is in it.
 template <typename S>
-__device__ __attribute__((noinline)) AllSums read_sums(const S& leader) {
-  static_assert(kWarps == 16);
-  AllSums all{};
-#pragma unroll 1
-  for (int i = ptx::lane_idx(); i < ptx::cluster_size() * kWarps; i += ptx::kWarp) {
-    const WarpSums& sums = leader.sums[i];
-    all.total += sums.total;
-    all.above_count += sums.above_count;
-    all.inside_count += sums.inside_count;
-    all.listed += sums.listed;
-    all.largest = max(all.largest, sums.largest);
-    all.nan |= sums.nan;
+__device__ __attribute__((noinline)) Sums all_sums(const Sums& thread) {
+  S& s = own<S>();
+  const int warp = ptx::thread_idx() / ptx::kWarp;
+  const int lane = ptx::lane_idx();
+  const int size = ptx::cluster_size();
+  Sums sums = warp_sums(thread);
+  if (lane == 0) s.warp_sums[warp] = sums;
+  ptx::sync_block();
+  if (warp < size) {
+    sums = warp_sums(lane < kWarps ? s.warp_sums[lane] : Sums{});
+    S& to = size == 1 ? s : *ptx::in_block(&s, warp);
+    if (lane == 0) to.sums[ptx::cluster_rank()] = sums;
   }
-  // Lanes that are 16 apart have had the same warp of all blocks.
-  all.fits = ptx::all(all.listed + ptx::shuffle_xor(all.listed, kWarps) <= static_cast<u32>(S::kSegment)) ? 1 : 0;
-  all.total = warp_sum(all.total);
-  all.above_count = ptx::sum_warp(all.above_count);
-  all.inside_count = ptx::sum_warp(all.inside_count);
-  all.listed = ptx::sum_warp(all.listed);
-  all.largest = ptx::max_warp(all.largest);
-  all.nan = ptx::any(all.nan != 0) ? 1 : 0;
-  return all;
+  sync_row();
+  return size == 1 ? s.sums[0] : warp_sums(lane < size ? s.sums[lane] : Sums{});
 }
 
-/// What the warps of other blocks have listed joins the list of the same warp of block 0. It fits.
+/// What other blocks have listed joins the list of block 0.
 template <typename S>
-__device__ __attribute__((noinline)) void gather(const S& s, S& leader) {
-  const int warp = ptx::thread_idx() / ptx::kWarp;
-  int before = 0;
-  int all = 0;
+__device__ __attribute__((noinline)) void gather(S& leader) {
+  if (ptx::cluster_size() == 1) return;
+  const S& s = own<S>();
+  const int count = s.num_listed[ptx::thread_idx()];
+  if (ptx::cluster_rank() != 0 && count > 0) {
+    const int before =
+        static_cast<int>(ptx::atomic_add_shared(reinterpret_cast<u32*>(&leader.num_listed[ptx::thread_idx()]), static_cast<u32>(count)));
 #pragma unroll 1
-  for (int r = 0; r < ptx::cluster_size(); ++r) {
-    if (r == ptx::cluster_rank()) before = all;
-    all += static_cast<int>(leader.sums[r * kWarps + warp].listed);
-  }
-  if (ptx::cluster_rank() == 0) {
-    if (ptx::lane_idx() == 0) leader.num_listed[warp] = all;
-  } else {
-    const int count = static_cast<int>(leader.sums[ptx::cluster_rank() * kWarps + warp].listed);
-#pragma unroll 1
-    for (int i = ptx::lane_idx(); i < count; i += ptx::kWarp) {
-      leader.list_key[warp * S::kSegment + before + i] = s.list_key[warp * S::kSegment + i];
-      leader.list_position[warp * S::kSegment + before + i] = s.list_position[warp * S::kSegment + i];
+    for (int i = 0; i < count; ++i) {
+      const int at = i * kThreads + ptx::thread_idx();
+      append(leader, before + i, s.list_key[at], s.list_position[at]);
     }
   }
+  sync_row();
+  if (ptx::cluster_rank() == 0) leader.num_listed[ptx::thread_idx()] = min(leader.num_listed[ptx::thread_idx()], S::kOwn);
   sync_row();
 }
 

@@ -219,7 +219,7 @@ class RowReader {
 
   template <bool kUnrolled, typename F>
   __device__ __forceinline__ void process(int tile, const u8* s_slot, F f) {
-    constexpr int kUnroll = kUnrolled ? kChunks : 1;
+    [[maybe_unused]] constexpr int kUnroll = kUnrolled ? kChunks : 1;
     const Vec16* s_chunks = reinterpret_cast<const Vec16*>(s_slot) + ptx::thread_idx();
     float* s_work = work();
     if constexpr (kEdits) {

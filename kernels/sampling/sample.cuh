@@ -13,7 +13,6 @@ struct RowRun {
   using S = Shared<kConfig>;
   using Select = Selector<Reader, S, kProbs>;
 
-  S& s;
   S& leader;
   Reader reader;
   Select select;
@@ -21,14 +20,14 @@ struct RowRun {
   int argmax = 0;
 
   __device__ RowRun(const u8* row, i64 stride, int n, int slots)
-      : s(*reinterpret_cast<S*>(ptx::shared_memory())),
-        leader(ptx::cluster_rank() == 0 ? s : *ptx::in_block(&s, 0)),
+      : leader(ptx::cluster_rank() == 0 ? own<S>() : *ptx::in_block(&own<S>(), 0)),
         reader(row, stride, n, slots),
-        select{reader, s, leader},
+        select{reader, leader},
         num_slots(slots) {}
 
   /// First of all. `sampled`: cuts will be asked for.
   __device__ __attribute__((noinline)) void begin(float temperature, bool sampled) {
+    S& s = own<S>();
     select.temperature = temperature;
     select.w = make_weighting(kProbs, 1.0F, temperature);
     select.weighted = false;
@@ -38,20 +37,24 @@ struct RowRun {
     }
     sync_row();  // before any block writes to another's memory, that one must have begun
     if (sampled && reader.size() > S::kListCapacity / 2) {
+      constexpr int kTaken = min(Reader::kItems, S::kOwn);  // of a chunk
+      constexpr int kOwnChunks = S::kOwn / kTaken;
       const int chunks = reader.num_chunks() / 4 * 4;
-      const int count = min(min(S::kListCapacity / Reader::kItems, Reader::most_sampled(num_slots)) / 4 * 4, chunks);
+      const int count = min(min(kOwnChunks * kThreads, Reader::most_sampled(num_slots)), chunks) / 4 * 4;
       S& first = leader;
+      // Chunk `number` comes from any block, and goes to the thread of the same number, modulo their number, of block 0.
       reader.sample(count, [&](int number, const float(&x)[Reader::kItems]) {
+        const int before = number / kThreads * kTaken;
 #pragma unroll
-        for (int e = 0; e < Reader::kItems; ++e) {
-          first.list_key[e * count + number] = key_of(x[e]);
-          first.list_position[e * count + number] = e * count + number;
-        }
+        for (int e = 0; e < kTaken; ++e) first.list_key[(before + e) * kThreads + ptx::thread_idx()] = key_of(x[e]);
       });
-      select.num_sampled = count * Reader::kItems;
-      if (ptx::thread_idx() < kWarps)
-        s.num_listed[ptx::thread_idx()] = min(max(select.num_sampled - ptx::thread_idx() * S::kSegment, 0), S::kSegment);
-      select.sampled_part = static_cast<float>(count) / static_cast<float>(chunks);
+      const int thread = ptx::thread_idx();
+      s.num_listed[thread] = (count / kThreads + (thread < count % kThreads ? 1 : 0)) * kTaken;
+#pragma unroll 1
+      for (int i = 0; i < s.num_listed[thread]; ++i) s.list_position[i * kThreads + thread] = i * kThreads + thread;
+      if (thread == 0) s.num_spilled = 0;
+      select.num_sampled = count * kTaken;
+      select.sampled_part = static_cast<float>(count * kTaken) / static_cast<float>(chunks * Reader::kItems);
     }
     reader.prefetch();
     sync_row();
@@ -74,17 +77,18 @@ struct RowRun {
         },
         [](int) {});
     reader.passed(rows);
-    const u64 largest = block_max(static_cast<u64>(key_of(best)) << 32 | (0xffffffffU - static_cast<u32>(at)), s.scratch);
-    WarpSums sums{};
+    const u64 largest = block_max(static_cast<u64>(key_of(best)) << 32 | (0xffffffffU - static_cast<u32>(at)));
+    S& s = own<S>();
+    const int warp = ptx::thread_idx() / ptx::kWarp;
+    if (warp < ptx::cluster_size() && ptx::lane_idx() == 0) ptx::in_block(&s, warp)->best[ptx::cluster_rank()] = largest;
+    Sums sums{};
     sums.largest = key_of(best);
-    sums.nan = ptx::any(reader.saw_nan()) ? 1 : 0;
-    report_sums(leader, sums);
-    if (ptx::thread_idx() == 0) leader.best[ptx::cluster_rank()] = largest;
-    sync_row();
-    u64 all = 0;
-    for (int r = 0; r < ptx::cluster_size(); ++r) all = max(all, leader.best[r]);
-    argmax = static_cast<int>(0xffffffffU - static_cast<u32>(all));
-    select.settle(read_sums(leader), false);
+    sums.nan = reader.saw_nan() ? 1 : 0;
+    const Sums all = all_sums<S>(sums);
+    u64 first = 0;
+    for (int r = 0; r < ptx::cluster_size(); ++r) first = max(first, s.best[r]);
+    argmax = static_cast<int>(0xffffffffU - static_cast<u32>(first));
+    select.settle(all, false);
   }
 
   /// The least key whose mass is at least min_p of the largest, found on the masses themselves.
@@ -107,12 +111,14 @@ struct RowRun {
   /// Makes block 0's tile_mass that of what `floor` keeps, and returns its sum to block 0. `fresh`: no pass has been made for it. Few
   /// entries are listed as such instead.
   __device__ __attribute__((noinline)) u64 kept_by_tile(bool fresh) {
+    S& s = own<S>();
     const Cut floor = select.floor;
+    const Weighting w = select.w;
     const bool usable = !fresh && leader.listed != 0 && leader.summed != 0 && floor.key <= leader.listed_high &&
                         floor.least() >= leader.listed_low;
     sync_row();
     if (!usable) {
-      AllSums all{};
+      Sums all{};
       do {
         select.prepare();
         all = select.template pass<true>(Select::kNoBracket);
@@ -123,17 +129,17 @@ struct RowRun {
     }
     if (!select.leads()) return 0;
     if (leader.listed_high == abi::kKeyOfInf) {
-      for_listed(s, [&](int i) {
-        if (!floor.keeps(s.list_key[i], s.list_position[i])) s.list_key[i] = 0;
+      for_listed<S>([&](int i, u32 key) {
+        if (!floor.keeps(key, s.list_position[i])) s.list_key[i] = 0;
       });
-      const int few = take_few<kProbs>(s, floor.least(), 0xffffffffU, true, select.w);
-      if (few <= kFew) return block_sum(ptx::thread_idx() < few ? s.few_amount[ptx::thread_idx()] : 0, s.scratch);
+      const int few = take_few<kProbs, S>(floor.least(), 0xffffffffU, true, w);
+      if (few <= kFew) return block_sum(ptx::thread_idx() < few ? s.few_amount[ptx::thread_idx()] : 0);
     } else if (ptx::thread_idx() == 0) {
       s.num_few = kFew + 1;
     }
-    for_listed(s, [&](int i) {
-      if (floor.keeps(s.list_key[i], s.list_position[i]))
-        add_shared(s.tile_mass + 2 * (reader.tile_at(s.list_position[i])), mass_of<kProbs>(value_of(s.list_key[i]), select.w));
+    for_listed<S>([&](int i, u32 key) {
+      const int position = s.list_position[i];
+      if (floor.keeps(key, position)) add_shared(s.tile_mass + 2 * reader.tile_at(position), mass_of<kProbs>(value_of(key), w));
     });
     ptx::sync_block();
     return select.mass_above();
@@ -141,16 +147,17 @@ struct RowRun {
 
   /// Block 0: what draw() does, among few entries.
   __device__ __forceinline__ void draw_few(u64 left) {
-    const int own = ptx::thread_idx();
+    S& s = own<S>();
+    const int thread = ptx::thread_idx();
     const int few = static_cast<int>(s.num_few);
-    if (own < few) {
-      const i32 position = s.few_position[own];
+    if (thread < few) {
+      const i32 position = s.few_position[thread];
       u64 before = 0;
 #pragma unroll 1
       for (int i = 0; i < few; ++i) before += s.few_position[i] < position ? s.few_amount[i] : 0;
-      if (before <= left && left < before + s.few_amount[own]) {
+      if (before <= left && left < before + s.few_amount[thread]) {
         s.position = position;
-        s.value = value_of(s.few_key[own]);
+        s.value = value_of(s.few_key[thread]);
       }
     }
     ptx::sync_block();
@@ -158,14 +165,14 @@ struct RowRun {
 
   /// Block 0: the entry that `left` of the kept mass chooses.
   __device__ __attribute__((noinline)) void draw(u64 left) {
+    S& s = own<S>();
     if (s.num_few <= static_cast<u32>(kFew)) return draw_few(left);
     constexpr int kEach = (S::kMaxTiles + kThreads - 1) / kThreads;
     const int first = ptx::thread_idx() * kEach;
     u64 sum = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) sum += first + i < reader.num_tiles() ? read_pair(s.tile_mass + 2 * (first + i)) : 0;
-    u64 total = 0;
-    u64 before = block_scan(sum, s.scratch, total);
+    u64 before = block_scan(sum).before;
     if (before <= left && left < before + sum) {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
@@ -183,6 +190,7 @@ struct RowRun {
 
   /// Block 0's list becomes what `cut` keeps, in any order; returns how many (0 to other blocks).
   __device__ __attribute__((noinline)) int collect(Cut cut) {
+    S& s = own<S>();
     const bool usable = select.lists_all(cut);
     sync_row();
     if (!usable) {
@@ -211,21 +219,23 @@ struct RowRun {
   /// Block 0: what is kept of the list moves to its front. A place that is written has been read.
   __device__ __attribute__((noinline)) void compact(Cut cut) {
     constexpr int kEach = 4;
+    S& s = own<S>();
     ptx::sync_block();
     if (ptx::thread_idx() == 0) s.num_few = 0;
+    const int listed = s.num_listed[ptx::thread_idx()];
+    const int spilled = static_cast<int>(s.num_spilled);
 #pragma unroll 1
-    for (int first = 0; first < S::kListCapacity; first += kEach * kThreads) {
+    for (int first = 0; first < ceil_div(S::kListCapacity, kThreads); first += kEach) {
       u32 key[kEach];
       i32 position[kEach];
       bool kept[kEach];
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        const int at = min(first + i * kThreads + ptx::thread_idx(), S::kListCapacity - 1);
-        const int segment = at / S::kSegment;
-        key[i] = s.list_key[at];
-        position[i] = s.list_position[at];
-        kept[i] = first + i * kThreads + ptx::thread_idx() == at && at - segment * S::kSegment < s.num_listed[segment] &&
-                  cut.keeps(key[i], position[i]);
+        const int at = (first + i) * kThreads + ptx::thread_idx();
+        const bool there = first + i < S::kOwn ? first + i < listed : at - S::kOwn * kThreads < spilled;
+        key[i] = there ? s.list_key[at] : 0;
+        position[i] = there ? s.list_position[at] : 0;
+        kept[i] = there && cut.keeps(key[i], position[i]);
       }
       ptx::sync_block();
 #pragma unroll
@@ -241,6 +251,7 @@ struct RowRun {
 
   /// Block 0: a bitonic sort of the list's first `count` entries.
   __device__ __attribute__((noinline)) void sort(int count, bool by_position) {
+    S& s = own<S>();
     int size = 2;
     while (size < count) size *= 2;
 #pragma unroll 1
@@ -317,7 +328,7 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   Run run(p.input.data + source * p.input.row_stride, p.input.stride, p.vocab, num_slots);
   run.reader.edit(p, r);
   auto& select = run.select;
-  auto& s = run.s;
+  auto& s = own<typename Run::S>();
   float temperature = p.temperature.at(r);
   const bool greedy = !(temperature > abi::kArgmaxTemperature);
   if (greedy) temperature = 1.0F;
@@ -482,7 +493,7 @@ __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slo
   u64 kept = 0;
   if (any && !kMask) {
     kept = run.kept_by_tile(kKind == RowKind::softmax);
-    if (select.leads() && ptx::thread_idx() == 0) run.s.left = kept;
+    if (select.leads() && ptx::thread_idx() == 0) own<typename Run::S>().left = kept;
     sync_row();
     kept = run.leader.left;
   }

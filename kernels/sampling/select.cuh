@@ -14,14 +14,12 @@ namespace girih::sampling {
 template <typename Reader, typename S, bool kProbs>
 struct Selector {
   static constexpr int kListCapacity = S::kListCapacity;
-  static constexpr int kSegment = S::kSegment;
   static constexpr u32 kNothingKey = kProbs ? 0x80000000U : abi::kKeyOfMinusInf;  // of Reader::kNothing
   static constexpr Cut kEverything{kNothingKey, Cut::kNone};
   static constexpr Bracket kNoBracket{abi::kKeyOfInf, kNothingKey, 0, 0};  // all is above, nothing inside
 
   Reader& reader;
-  S& s;       // this block's
-  S& leader;  // block 0's
+  S& leader;  // block 0's shared memory
   float temperature = 1.0F;
   Weighting w = make_weighting(kProbs, 1.0F, 1.0F);
   bool weighted = false;  // the largest entry is known, and w by it: until then w is a guess (of probabilities: that it is plain)
@@ -34,7 +32,7 @@ struct Selector {
   __device__ __forceinline__ bool any() const { return w.max > Reader::kNothing; }
 
   /// What a pass has seen becomes known. True: its masses are not those of the row, since the guess was wrong.
-  __device__ __forceinline__ bool settle(const AllSums& all, bool masses) {
+  __device__ __forceinline__ bool settle(const Sums& all, bool masses) {
     if (weighted) return false;
     const bool guessed = w.plain;
     weighted = true;
@@ -45,6 +43,8 @@ struct Selector {
 
   /// Before every pass: sums are cleared before any block can add to another's.
   __device__ __attribute__((noinline)) void prepare() {
+    S& s = own<S>();
+    if (ptx::thread_idx() == 0) s.num_spilled = 0;
 #pragma unroll 1
     for (int i = ptx::thread_idx(); i < reader.num_tiles(); i += kThreads) s.tile_mass[2 * i] = s.tile_mass[2 * i + 1] = s.tile_inside[i] = 0;
     sync_row();
@@ -55,23 +55,22 @@ struct Selector {
 
   /// One pass under a bracket without a histogram. kMass: masses are added up, else entries are only counted.
   template <bool kMass>
-  __device__ __attribute__((noinline)) AllSums pass(const Bracket& b) {
+  __device__ __attribute__((noinline)) Sums pass(const Bracket& b) {
     // Copies that no store to shared memory can change: they stay in registers.
     Reader rows = reader;
-    S& own = *reinterpret_cast<S*>(ptx::shared_memory());
+    S& s = own<S>();
+    S& first = leader;
     const Weighting weighting = w;
     const Cut kept = floor;
     const bool plain = kept.key == kNothingKey && kept.limit <= 0;  // what it leaves out has no mass and is in no bracket
     const float low = value_of(b.low);
     const float high = value_of(b.high);
     const bool lists = b.low != b.high;
-    const u32 lanes_before = (1U << ptx::lane_idx()) - 1U;
-    const int segment = ptx::thread_idx() / ptx::kWarp * kSegment;
-    WarpSums sums{};
+    Sums sums{};
     SplitMass total{}, above{};  // sums of the bits
     float largest = Reader::kNothing;
     u32 tile_inside = 0;
-    int listed = 0;  // of the warp
+    int listed = 0;
     u32 summed = 0;  // masses in `total`
     rows.pass(
         [&](int position, auto& x) {
@@ -107,29 +106,30 @@ struct Selector {
             }
             inside |= x[e] >= low && !is_above ? 1U << e : 0U;
           }
-          if (!ptx::any(inside != 0)) return;
+          if (inside == 0) return;
           if (!lists) {
-#pragma unroll
-            for (int e = 0; e < kItems; ++e) tile_inside += inside >> e & 1U;
+            tile_inside += static_cast<u32>(ptx::popcount(inside));
             return;
           }
+#pragma unroll 1
+          for (; inside != 0; inside &= inside - 1, ++listed) {  // few lanes have one, fewer have two
+            const int e = ptx::popcount((inside & (0U - inside)) - 1U);
+            float value = x[0];
 #pragma unroll
-          for (int e = 0; e < kItems; ++e) {
-            const bool is_inside = (inside >> e & 1U) != 0;
-            const u32 lanes = ptx::ballot(is_inside);
-            const int at = listed + ptx::popcount(lanes & lanes_before);
-            if (is_inside && at < kSegment) {
-              own.list_key[segment + at] = key_of(x[e]);
-              own.list_position[segment + at] = position + e;
+            for (int i = 1; i < kItems; ++i) value = e == i ? x[i] : value;
+            if (listed < S::kOwn) {
+              s.list_key[listed * kThreads + ptx::thread_idx()] = key_of(value);
+              s.list_position[listed * kThreads + ptx::thread_idx()] = position + e;
+            } else {
+              append(first, listed, key_of(value), position + e);
             }
-            listed += ptx::popcount(lanes);
           }
         },
         [&](int tile) {
           if constexpr (kMass) {
             constexpr u32 kEach = Reader::kChunks * Reader::kItems;
             const u32 mass_high = ptx::sum_warp(above.high - kEach * kHighZero), mass_low = ptx::sum_warp(above.low - kEach * kLowZero);
-            if (ptx::lane_idx() == 0) add_shared(own.tile_mass + 2 * tile, joined(mass_high, mass_low, 0));
+            if (ptx::lane_idx() == 0) add_shared(s.tile_mass + 2 * tile, joined(mass_high, mass_low, 0));
             above = {};
             summed += kEach;
             if (summed >= 512) {
@@ -140,7 +140,7 @@ struct Selector {
           }
           if (!lists) {
             const u32 inside = ptx::sum_warp(tile_inside);
-            if (ptx::lane_idx() == 0 && inside != 0) ptx::atomic_add_shared(own.tile_inside + tile, inside);
+            if (ptx::lane_idx() == 0 && inside != 0) ptx::atomic_add_shared(s.tile_inside + tile, inside);
             sums.inside_count += tile_inside;
             tile_inside = 0;
           }
@@ -148,19 +148,20 @@ struct Selector {
     reader.passed(rows);
     sums.total += joined(total.high, total.low, summed);
     sums.largest = key_of(largest);
-    sums.listed = static_cast<u32>(listed);
-    report(sums);
-    const AllSums all = read_sums(leader);
-    if (b.low < b.high && all.fits != 0) gather(s, leader);
+    sums.inside_count += static_cast<u32>(listed);
+    if (lists) s.num_listed[ptx::thread_idx()] = min(listed, S::kOwn);
+    const Sums all = report(sums);
+    if (b.low < b.high) gather(first);
     return all;
   }
 
   /// One pass under a bracket with a histogram: for rows that a list does not do for.
-  __device__ __attribute__((noinline)) AllSums pass_histogram(const Bracket& b, bool by_mass) {
+  __device__ __attribute__((noinline)) Sums pass_histogram(const Bracket& b, bool by_mass) {
     Reader rows = reader;
+    S& s = own<S>();
     const Weighting weighting = w;
     const Cut kept = floor;
-    WarpSums sums{};
+    Sums sums{};
     float largest = Reader::kNothing;
     u64 tile_above = 0;
     rows.template pass<false>(
@@ -199,15 +200,14 @@ struct Selector {
         if (sum != 0) add_shared(leader.histogram + 2 * i, sum);
       }
     }
-    report(sums);
-    return read_sums(leader);
+    return report(sums);
   }
 
-  /// A pass's sums, by warps, and tiles to block 0.
-  __device__ __attribute__((noinline)) void report(WarpSums sums) {
-    sums.nan = ptx::any(reader.saw_nan()) ? 1 : 0;
-    report_sums(leader, sums);
+  /// A block's sums to all, and its tiles to block 0.
+  __device__ __attribute__((noinline)) Sums report(Sums sums) {
+    sums.nan = reader.saw_nan() ? 1 : 0;
     if (!leads()) {
+      const S& s = own<S>();
       ptx::sync_block();
 #pragma unroll 1
       for (int i = reader.first_tile() + ptx::thread_idx(); i < reader.last_tile(); i += kThreads) {
@@ -216,33 +216,33 @@ struct Selector {
         leader.tile_inside[i] = s.tile_inside[i];
       }
     }
-    sync_row();
+    return all_sums<S>(sums);
   }
 
   /// Block 0, after a pass.
   __device__ __attribute__((noinline)) u64 mass_above() {
+    const S& s = own<S>();
     u64 sum = 0;
 #pragma unroll 1
     for (int i = ptx::thread_idx(); i < reader.num_tiles(); i += kThreads) sum += read_pair(s.tile_mass + 2 * i);
-    return block_sum(sum, s.scratch);
+    return block_sum(sum);
   }
 
   /// Block 0: a bracket with its ends moved to sampled keys, and how many of the row it should hold.
   __device__ __attribute__((noinline)) Bracket snapped(u32 low, u32 high, float& expected) {
     u64 inside = 0;
     u32 first = 0xffffffffU, last = 0;
-    for_listed(s, [&](int i) {
-      const u32 key = s.list_key[i];
+    for_listed<S>([&](int, u32 key) {
       if (key < low || key > high) return;
       ++inside;
       first = min(first, key);
       last = max(last, key);
     });
-    inside = block_sum(inside, s.scratch);
+    inside = block_sum(inside);
     expected = static_cast<float>(inside) / sampled_part;
     if (inside != 0) {
-      if (low > floor.least()) low = static_cast<u32>(~block_max(~static_cast<u64>(first), s.scratch));
-      if (high < abi::kKeyOfInf) high = static_cast<u32>(block_max(last, s.scratch));
+      if (low > floor.least()) low = static_cast<u32>(~block_max(~static_cast<u64>(first)));
+      if (high < abi::kKeyOfInf) high = static_cast<u32>(block_max(last));
     }
     return {low, high, 0, 0};
   }
@@ -260,11 +260,11 @@ struct Selector {
     const float margin = 4.0F * sqrt(expected) + 8.0F;
     u32 low = least;
     Cut cut{};
-    if (cut_listed<kProbs>(s, least, abi::kKeyOfInf, false, static_cast<u64>(expected + margin), w, cut)) low = cut.key;
+    if (cut_listed<kProbs, S>(least, abi::kKeyOfInf, false, static_cast<u64>(expected + margin), w, cut)) low = cut.key;
     float length = 0;
     Bracket b = snapped(low, abi::kKeyOfInf, length);
     if (is_long(length) && expected > margin + 1.0F) {
-      if (cut_listed<kProbs>(s, least, abi::kKeyOfInf, false, static_cast<u64>(expected - margin), w, cut))
+      if (cut_listed<kProbs, S>(least, abi::kKeyOfInf, false, static_cast<u64>(expected - margin), w, cut))
         b = snapped(low, max(cut.key, low), length);
     }
     return b.low != b.high && is_long(length) ? with_histogram(b.low, b.high) : b;
@@ -284,15 +284,17 @@ struct Selector {
     if (w.max == kInfinity) return {abi::kKeyOfInf, abi::kKeyOfInf, 0, 0};
     constexpr int kCoarsest = 17;  // 64 bins of a factor of 2
     u32 top = 0, bottom = 0xffffffffU;
-    const auto weight_bits = [this, least](u32 key) { return key < least ? 0U : bits_of(scaled_weight<kProbs>(value_of(key), w)); };
-    for_listed(s, [&](int i) {
-      const u32 bits = weight_bits(s.list_key[i]);
+    S& s = own<S>();
+    const Weighting weighting = w;
+    const auto weight_bits = [=](u32 key) { return key < least ? 0U : bits_of(scaled_weight<kProbs>(value_of(key), weighting)); };
+    for_listed<S>([&](int, u32 key) {
+      const u32 bits = weight_bits(key);
       if (bits == 0) return;
       top = max(top, bits);
       bottom = min(bottom, bits);
     });
-    top = static_cast<u32>(block_max(top, s.scratch));
-    bottom = static_cast<u32>(~block_max(~static_cast<u64>(bottom), s.scratch));
+    top = static_cast<u32>(block_max(top));
+    bottom = static_cast<u32>(~block_max(~static_cast<u64>(bottom)));
     if (top == 0 || top >= bits_of(2.0F)) return {least, abi::kKeyOfInf, 0, 0};
     u32 width = min(top - bottom, (static_cast<u32>(kBins) << kCoarsest) - 1U);
     u64 above = 0, need_high = 0, need_low = 0, whole = 0;
@@ -301,8 +303,8 @@ struct Selector {
       ptx::sync_block();
       clear_histogram(s);
       ptx::sync_block();
-      for_listed(s, [&](int i) {
-        const u32 bits = weight_bits(s.list_key[i]);
+      for_listed<S>([&](int, u32 key) {
+        const u32 bits = weight_bits(key);
         u32 below = top - bits;
         if (bits == 0 || bits > top || (below > width && round > 0)) return;
         below = min(below, width);
@@ -311,24 +313,26 @@ struct Selector {
       });
       ptx::sync_block();
       if (round == 0) {
-        u64 own[kBinsEach];
-        u64 before = scan_bins(s, own, whole);
+        u64 bins[kBinsEach];
+        const Scan scan = scan_bins<S>(bins);
+        whole = scan.total;
+        u64 before = scan.before;
         const u64 need = static_cast<u64>(static_cast<float>(whole) * p);
         float squares = 0;
 #pragma unroll
         for (int i = 0; i < kBinsEach; ++i) {
           const float weight = float_of(top - (static_cast<u32>(ptx::thread_idx() * kBinsEach + i) << shift));
-          before += own[i];
-          if (own[i] != 0) squares += static_cast<float>(own[i]) * weight * (before <= need ? (1.0F - p) * (1.0F - p) : p * p);
+          before += bins[i];
+          if (bins[i] != 0) squares += static_cast<float>(bins[i]) * weight * (before <= need ? (1.0F - p) * (1.0F - p) : p * p);
         }
-        squares = static_cast<float>(block_sum(static_cast<u64>(squares), s.scratch));
+        squares = static_cast<float>(block_sum(static_cast<u64>(squares)));
         const u64 spread = static_cast<u64>(4.0F * sqrt(squares) * sqrt(0x1p43F) + static_cast<float>(whole) * 2e-4F);
         need_high = need > spread ? need - spread : 0;
         need_low = max(need + spread, u64{1});
       }
-      u64 before_high = 0, before_low = 0;
-      const int high_bin = need_high > above ? find_bin(s, need_high - above, before_high) : kBins - 1;
-      const int low_bin = find_bin(s, need_low - above, before_low);
+      const Bin high = need_high > above ? find_bin<S>(need_high - above) : Bin{kBins - 1, 0};
+      const int high_bin = high.bin;
+      const int low_bin = find_bin<S>(need_low - above).bin;
       const u32 from = top - (static_cast<u32>(kBins - 1 - high_bin) << shift);
       const bool no_low = low_bin < 0 || (low_bin == 0 && round == 0);
       const u32 to = no_low ? top - width : max(top - (static_cast<u32>(kBins - low_bin) << shift) + 1U, top - width);
@@ -337,7 +341,7 @@ struct Selector {
                                 need_high > 0 ? key_of_weight(from, 4e-7F) : abi::kKeyOfInf, expected);
       if (b.low >= b.high || !is_long(expected)) return b;
       if (shift == 0 || from - to >= width) return with_histogram(b.low, b.high);
-      above += before_high;
+      above += high.above;
       top = from;
       width = from - to;
     }
@@ -345,9 +349,11 @@ struct Selector {
 
   /// Block 0, after a pass: the cut, or the next bracket.
   template <bool kByMass>
-  __device__ __attribute__((noinline)) void decide(const Bracket& b, u64 need, const AllSums& all) {
+  __device__ __attribute__((noinline)) void decide(const Bracket& b, u64 need, const Sums& all) {
+    S& s = own<S>();
     const u64 above = kByMass ? mass_above() : all.above_count;
     const u32 largest = key_of(w.max);
+    const bool fits = s.num_spilled <= static_cast<u32>(S::kSpill);
     bool found = false;
     bool below = false;  // the cut is
     Cut cut{};
@@ -355,8 +361,7 @@ struct Selector {
     if (need <= above) {
       next = with_histogram(b.high + 1, largest);
     } else if (b.histogram != 0) {
-      u64 before = 0;
-      const int bin = find_bin(s, need - above, before);
+      const int bin = find_bin<S>(need - above).bin;
       below = bin < 0;
       if (!below) {
         const u32 low = b.low + (static_cast<u32>(bin) << b.shift);
@@ -371,10 +376,10 @@ struct Selector {
         found = true;
         cut = {b.low, limit_by_tiles(b.low, (need - above + each - 1) / each)};
       }
-    } else if (all.fits == 0) {
+    } else if (!fits) {
       next = with_histogram(b.low, min(b.high, largest));
     } else {
-      found = cut_listed<kProbs>(s, b.low, min(b.high, largest), kByMass, need - above, w, cut);
+      found = cut_listed<kProbs, S>(b.low, min(b.high, largest), kByMass, need - above, w, cut);
       below = !found;
     }
     if (below) {
@@ -387,7 +392,7 @@ struct Selector {
       s.found = found ? 1 : 0;
       s.cut = cut;
       s.bracket = next;
-      s.listed = b.histogram == 0 && b.low < b.high && all.fits != 0 ? 1 : 0;
+      s.listed = b.histogram == 0 && b.low < b.high && fits ? 1 : 0;
       s.summed = kByMass || b.high == abi::kKeyOfInf ? 1 : 0;
       s.listed_low = b.low;
       s.listed_high = b.high;
@@ -396,6 +401,7 @@ struct Selector {
 
   /// Block 0, where a bracket is one key: the position that ends its first `ties` entries.
   __device__ __attribute__((noinline)) int limit_by_tiles(u32 key, u64 ties) {
+    S& s = own<S>();
     if (ptx::thread_idx() == 0) {
       u64 left = ties;
       int tile = 0;
@@ -413,7 +419,9 @@ struct Selector {
   /// Block 0: of a tile's entries that the floor keeps, in order, the first with which their masses add up to more than `left`; into
   /// s.position and s.value. only != 0: entries of this key are counted instead.
   __device__ __attribute__((noinline)) void find_in_tile(int tile, u64 left, u32 only) {
+    S& s = own<S>();
     const Cut kept = floor;
+    const Weighting weighting = w;
     u64 before_chunk = 0;
     reader.visit_tile(tile, [&](int position, const auto& x) {
       u64 each[Reader::kItems];
@@ -421,12 +429,12 @@ struct Selector {
 #pragma unroll
       for (int e = 0; e < Reader::kItems; ++e) {
         const u32 key = key_of(x[e]);
-        each[e] = only == 0 ? mass_of<kProbs>(x[e], w) : key == only ? 1 : 0;
+        each[e] = only == 0 ? mass_of<kProbs>(x[e], weighting) : key == only ? 1 : 0;
         each[e] = kept.keeps(key, position + e) ? each[e] : 0;
         sum += each[e];
       }
-      u64 total = 0;
-      u64 before = before_chunk + block_scan(sum, s.scratch, total);
+      const Scan scan = block_scan(sum);
+      u64 before = before_chunk + scan.before;
 #pragma unroll
       for (int e = 0; e < Reader::kItems; ++e) {
         if (before <= left && left < before + each[e]) {
@@ -435,22 +443,28 @@ struct Selector {
         }
         before += each[e];
       }
-      before_chunk += total;
+      before_chunk += scan.total;
     });
     ptx::sync_block();
   }
 
   /// Block 0: the cut where the list of the last pass has all that `floor` keeps.
   __device__ __attribute__((noinline)) Cut find_listed(bool by_mass, u64 count, float p, u64 whole) {
+    S& s = own<S>();
+    const Cut kept = floor;
+    const Weighting weighting = w;
     u64 all = 0;
-    for_listed(s, [&](int i) {
-      if (!floor.keeps(s.list_key[i], s.list_position[i])) s.list_key[i] = 0;
-      all += amount_of<kProbs>(s.list_key[i], by_mass, w);
+    for_listed<S>([&](int i, u32 key) {
+      if (kept.keeps(key, s.list_position[i])) {
+        all += amount_of<kProbs>(key, by_mass, weighting);
+      } else {
+        s.list_key[i] = 0;
+      }
     });
-    all = block_sum(all, s.scratch);
+    all = block_sum(all);
     const u64 need = by_mass ? mass_needed(whole != 0 ? whole : all, p) : count;
     Cut cut{};
-    return cut_listed<kProbs>(s, s.listed_low, key_of(w.max), by_mass, need, w, cut) ? cut : floor;
+    return cut_listed<kProbs, S>(s.listed_low, key_of(w.max), by_mass, need, w, cut) ? cut : floor;
   }
 
   /// Whether that is so: known to all blocks, between barriers of the cluster.
@@ -462,6 +476,7 @@ struct Selector {
   /// 0).
   template <bool kByMass>
   __device__ __attribute__((noinline)) Cut find(u64 count, float p, u64 whole) {
+    S& s = own<S>();
     const bool listed = lists_all(floor);
     sync_row();
     if (leads()) {
@@ -478,7 +493,7 @@ struct Selector {
     while (!listed) {
       prepare();
       const Bracket b = leader.bracket;
-      const AllSums all = b.histogram != 0 ? pass_histogram(b, kByMass) : pass<kByMass>(b);
+      const Sums all = b.histogram != 0 ? pass_histogram(b, kByMass) : pass<kByMass>(b);
       if (settle(all, kByMass)) continue;
       if (leads()) decide<kByMass>(b, kByMass ? mass_needed(whole != 0 ? whole : all.total, p) : count, all);
       sync_row();

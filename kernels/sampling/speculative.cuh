@@ -51,7 +51,7 @@ __device__ __forceinline__ void run_speculative(const abi::SpeculativeParams& p,
       if (run.select.leads()) {
         const abi::Purpose purpose = residual ? abi::Purpose::residual : abi::Purpose::token;
         run.draw(abi::multiply_high(p.random.bits(b, static_cast<u32>(purpose)), mass));
-        next = run.s.position;
+        next = own<typename Run::S>().position;
       }
     }
     ptx::sync_cluster();

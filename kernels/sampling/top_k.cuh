@@ -13,13 +13,14 @@ __device__ __forceinline__ int add_last(Run& run, int listed, int k) {
       const int i = first + ptx::thread_idx();
       const float x = i < run.reader.size() ? to_f32(*reinterpret_cast<const T*>(run.reader.address(i))) : 0.0F;
       const bool wanted = kind == 0 ? x == -kInfinity : x != x;
-      u64 found = 0;
-      const int place = listed + static_cast<int>(block_scan(wanted ? 1 : 0, run.s.scratch, found));
+      auto& s = own<typename Run::S>();
+      const Scan scan = block_scan(wanted ? 1 : 0);
+      const int place = listed + static_cast<int>(scan.before);
       if (wanted && place < k) {
-        run.s.list_key[place] = kind == 0 ? abi::kKeyOfMinusInf : 0;
-        run.s.list_position[place] = i;
+        s.list_key[place] = kind == 0 ? abi::kKeyOfMinusInf : 0;
+        s.list_position[place] = i;
       }
-      listed = min(listed + static_cast<int>(found), k);
+      listed = min(listed + static_cast<int>(scan.total), k);
     }
   }
   return listed;
@@ -36,7 +37,7 @@ __device__ __forceinline__ void run_top_k(const abi::TopKParams& p, int num_slot
   const Cut cut = run.select.template find<false>(static_cast<u64>(p.k), 0.0F, 0);
   int count = run.collect(cut);
   if (run.select.leads()) {
-    auto& s = run.s;
+    auto& s = own<typename Run::S>();
     ptx::sync_block();
     if (count < min(p.k, length)) count = add_last<Run, T>(run, count, min(p.k, length));
     run.sort(count, p.sorted == 0);

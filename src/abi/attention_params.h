@@ -5,10 +5,12 @@
 #include <cstdint>
 
 #include "abi/attention_plan.h"
+#include "abi/tensor_map.h"
 
 namespace girih::abi {
 
 inline constexpr int kMaxCudaSegments = 6;  // kernel parameters are 4 KiB at most
+inline constexpr int kMaxMappedSegments = 4;  // whose keys the copy engine may bring: the first ones
 inline constexpr int kMaxCudaParams = 32;   // variant::Program::kMaxParams
 
 /// n / divisor for 0 <= n < 2^31 as a multiplication: (n * magic) >> shift.
@@ -36,6 +38,7 @@ struct SegmentArg {
   PlaneArg k, k_rope, v;
   const std::int32_t* kv_indices;  // [num_entries] page ids; null where ragged
   std::int32_t num_entries;        // that the caller gave
+  std::int32_t box_tokens;         // keys of a box of kv_maps, none of which crosses a page; 0: the segment has no maps
   const std::int64_t* page_pos;    // [num_entries] or null
   FastDivider page_size;           // divisor 0: endless (ragged): the "page" is table_begin, the slot the key's index
 };
@@ -72,9 +75,11 @@ struct AttentionParams {
   std::int32_t num_units;    // of all classes, as the header has it: with it the items are found without reading the header
   std::int32_t first_unit;   // of this launch's class: block b runs unit first_unit + b
   std::int32_t class_units;  // of this class: those beyond the number of blocks are taken by blocks that have ended theirs
+  std::int32_t leaves_l2;    // whether K and V that are read once should be the first to leave L2
   std::int32_t plan_bytes;   // that may be asked for ahead: of the blob, or of the room for it where a graph's replays bring others
   SegmentArg segments[kMaxCudaSegments];
   ParamArg params[kMaxCudaParams];  // run-time parameters; plan-time ones are in the blob
+  TensorMap kv_maps[kMaxMappedSegments][2];  // K and V as [page, slot, head, dim]; for kernels of the wgmma family
 };
 static_assert(sizeof(AttentionParams) <= 4096);
 

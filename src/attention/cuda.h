@@ -24,6 +24,7 @@ struct CudaKernel {
   int num_threads = 0;  // a block
   std::int64_t shared_bytes = 0;
   int blocks_per_sm = 1;  // what the grid is sized for; the kernel is compiled to fit
+  std::int64_t cost_bytes = 0;  // CudaTile::cost_bytes
   int unit_turns = 1;     // units of a class for each block: the first is its own, the others go to whoever is free
 };
 

@@ -17,10 +17,13 @@ struct CudaTile {
   int threads = 128;
   int blocks_per_sm = 1;
   int unit_turns = 1;  // > 1: the kernel takes units beyond its blocks' own
+  int producers = 0;
   int stages = 1;
   int warps_rows = 1;
+  int warps_values = 0;
   bool few_rows = false;  // beside another of the class: for groups of up to kFewRows rows
   std::int64_t shared_bytes = 0;
+  std::int64_t cost_bytes = 0;  // that a unit of cost reads, where they are what it costs
   variant::CudaMath math = variant::CudaMath::exact;
 };
 
@@ -38,8 +41,10 @@ struct CudaFamily {
   /// Why the family does not take a class; empty where it does.
   std::string (*refusal)(const CudaRequest& request, int tile_class);
   CudaTile (*tile)(const CudaRequest& request, int tile_class);
+  bool large_only = false;  // it has no kernel for small tiles: where it is asked for, these go to the next family
 };
 
+extern const CudaFamily kWgmmaFamily;
 extern const CudaFamily kMmaFamily;
 extern const CudaFamily kFloorFamily;
 

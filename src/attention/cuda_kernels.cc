@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kOp = "attention.schedule";
 
 /// In order of preference.
-constexpr std::array<const CudaFamily*, 2> kFamilies = {&kMmaFamily, &kFloorFamily};
+constexpr std::array<const CudaFamily*, 3> kFamilies = {&kWgmmaFamily, &kMmaFamily, &kFloorFamily};
 
 std::string_view scale_name(ScaleGranularity g) {
   return std::array<std::string_view, 5>{"none", "tensor", "head", "token_head", "block"}[static_cast<std::size_t>(g)];
@@ -43,9 +43,10 @@ std::string print_config(const AttentionSpec& s, const CudaTile& tile, int tile_
   text +=
       fmt::format(",\n    .lse = Lse::{}, .partial_state = {}, .batch_invariant = {}", lse_name(s.lse), s.partial_state, s.batch_invariant);
   return text + fmt::format(
-                    ",\n    .tile_class = {}, .tile_rows = {}, .kv_block = {}, .threads = {}, .stages = {}, .warps_rows = {}, "
-                    ".shared_bytes = {}",
-                    tile_class, tile.tune.tile_rows, tile.tune.kv_block, tile.threads, tile.stages, tile.warps_rows, tile.shared_bytes);
+                    ",\n    .tile_class = {}, .tile_rows = {}, .kv_block = {}, .threads = {}, .producers = {}, .stages = {}, .warps_rows = {}, "
+                    ".warps_values = {}, .shared_bytes = {}",
+                    tile_class, tile.tune.tile_rows, tile.tune.kv_block, tile.threads, tile.producers, tile.stages, tile.warps_rows,
+                    tile.warps_values, tile.shared_bytes);
 }
 
 CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, const CudaTile& tile, int tile_class) {
@@ -64,6 +65,7 @@ CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, co
   kernel.shared_bytes = tile.shared_bytes;
   kernel.blocks_per_sm = tile.blocks_per_sm;
   kernel.unit_turns = tile.unit_turns;
+  kernel.cost_bytes = tile.cost_bytes;
   kernel.source = fmt::format(
       "// {} {} {}\n"
       "#include \"{}\"\n"
@@ -80,6 +82,9 @@ CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, co
 }
 
 const CudaFamily& choose_family(const CudaRequest& request, std::string_view wanted, int tile_class) {
+  for (const CudaFamily* family : kFamilies) {
+    if (family->name == wanted && family->large_only && tile_class == kSmall) wanted = "";
+  }
   std::string reasons;
   for (const CudaFamily* family : kFamilies) {
     if (!wanted.empty() && family->name != wanted) continue;
@@ -109,7 +114,7 @@ CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Progra
     kernels.tune.classes[static_cast<std::size_t>(c)] = tile.tune;
   }
   kernels.tune.small_rows = kernels.tune.classes[kSmall].tile_rows;
-  kernels.tune.invariant_chunk = 2048;
+  kernels.tune.invariant_chunk = kInvariantChunk;
   return kernels;
 }
 

@@ -54,6 +54,7 @@ struct Shape {
   int tile_rows, threads, blocks_per_sm, slots;
   int kv_block = 64;
   int warps_rows = 1;
+  int warps_values = 0;
 };
 
 /// mma_wide.cuh: V of more dims than a warp can sum.
@@ -63,8 +64,9 @@ std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
   const Rows r = rows_of(request.spec);
   const std::int64_t ring = shape.slots * shape.kv_block * r.stored;
   if (is_wide(request.spec)) {
-    const std::int64_t sharers = shape.threads / 32 / shape.warps_rows;
-    return ring + shape.tile_rows * (row_stride(r.query) + row_stride(2 * shape.kv_block) + sharers * 4) + 16;
+    const std::int64_t sharers = (shape.threads / 32 - shape.warps_values) / shape.warps_rows;
+    const std::int64_t query = shape.warps_rows == 1 ? 0 : row_stride(r.query);
+    return ring + shape.tile_rows * (query + 4 * shape.kv_block + 12 * (1 + sharers)) + 32 + round_up(8 * (4 + shape.slots), 16) + 16;
   }
   if (shape.tile_rows <= kDecodeRows) {
     const std::int64_t warps = shape.threads / 32;
@@ -114,12 +116,19 @@ constexpr std::array<Shape, 6> kPrefillShapes = {
 /// O of more than 128 dims leaves a warp room for 16 rows.
 constexpr std::array<Shape, 2> kLongPrefillShapes = {{{128, 256, 1, 4, 64}, {64, 128, 1, 4, 32}}};
 
-/// MLA. Few rows are bound by memory: short steps keep more of them under way.
-constexpr std::array<Shape, 3> kWideSmallShapes = {{{16, 128, 1, 5, 32}, {16, 128, 1, 3, 32}, {16, 128, 1, 2, 32}}};
-constexpr std::array<Shape, 4> kWideLargeShapes = {{{64, 256, 1, 2, 64, 2}, {32, 128, 1, 3, 32}, {32, 128, 1, 2, 32}, {16, 128, 1, 2, 32}}};
-/// 8-bit keys come by sixteens.
-constexpr std::array<Shape, 2> kWideSmallShapes8 = {{{16, 128, 1, 4, 64}, {16, 128, 1, 2, 64}}};
-constexpr std::array<Shape, 3> kWideLargeShapes8 = {{{64, 256, 1, 3, 64, 2}, {64, 256, 1, 2, 64, 2}, {16, 128, 1, 2, 64}}};
+/// MLA. Few rows: each of four warps has 16 keys; where shared memory is short, fewer warps. Many: each has 16 rows.
+constexpr std::array<Shape, 6> kWideSmallShapes = {{{16, 256, 1, 5, 64, 1, 4},
+                                                    {16, 256, 1, 3, 64, 1, 4},
+                                                    {16, 256, 1, 2, 64, 1, 4},
+                                                    {16, 192, 1, 3, 32, 1, 4},
+                                                    {16, 192, 1, 2, 32, 1, 4},
+                                                    {16, 96, 1, 2, 16, 1, 2}}};
+constexpr std::array<Shape, 6> kWideLargeShapes = {{{64, 384, 1, 6, 32, 4, 8},
+                                                    {64, 384, 1, 4, 32, 4, 8},
+                                                    {32, 192, 1, 3, 32, 2, 4},
+                                                    {32, 192, 1, 3, 16, 2, 4},
+                                                    {16, 192, 1, 2, 32, 1, 4},
+                                                    {16, 96, 1, 2, 16, 1, 2}}};
 
 /// tile_rows 0: none fits.
 Shape shape_of(const CudaRequest& request, int tile_class) {
@@ -128,7 +137,6 @@ Shape shape_of(const CudaRequest& request, int tile_class) {
     return found == shapes.end() ? Shape{} : *found;
   };
   if (is_wide(request.spec)) {
-    if (bits(request.spec.k_dtype) == 8) return tile_class == kSmall ? first(kWideSmallShapes8) : first(kWideLargeShapes8);
     return tile_class == kSmall ? first(kWideSmallShapes) : first(kWideLargeShapes);
   }
   if (tile_class == kSmall) {
@@ -176,6 +184,7 @@ CudaTile mma_tile(const CudaRequest& request, int tile_class) {
   tile.blocks_per_sm = shape.blocks_per_sm;
   tile.stages = shape.slots;
   tile.warps_rows = shape.warps_rows;
+  tile.warps_values = shape.warps_values;
   tile.few_rows = shape.tile_rows <= kFewRows;
   tile.shared_bytes = shared_bytes(request, shape);
   tile.math = variant::CudaMath::approximate;
@@ -183,7 +192,8 @@ CudaTile mma_tile(const CudaRequest& request, int tile_class) {
     tile.unit_turns = is_wide(request.spec) ? 1 : 2;
     // Bound by memory: a step costs its bytes, whatever rows it serves. Starting and ending a tile, and merging it, is worth about three
     // steps of 32 KiB.
-    const std::int64_t step = std::max<std::int64_t>(1, 2 * shape.kv_block * rows_of(request.spec).stored / 2048);
+    tile.cost_bytes = 2048;
+    const std::int64_t step = std::max<std::int64_t>(1, 2 * shape.kv_block * rows_of(request.spec).stored / tile.cost_bytes);
     tile.tune = {.tile_rows = shape.tile_rows, .kv_block = shape.kv_block, .cost_piece = 48, .cost_block = step, .cost_block_row = 0};
   } else {
     // Rows come in operands of a warp; the copies of a step are the same for all. A tile's beginning (the chain to its rows of Q, with

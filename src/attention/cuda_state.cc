@@ -5,6 +5,8 @@
 #include <bit>
 #include <numbers>
 
+#include "attention/cuda_family.h"
+#include "attention/kv_maps.h"
 #include "attention/spec.h"
 
 namespace girih::attention {
@@ -51,6 +53,7 @@ abi::AttentionParams cuda_params(const ScheduleState& s, const CheckedArgs& args
   p.score_factor = static_cast<float>(plain ? s.spec.sm_scale * std::numbers::log2e : s.spec.sm_scale);
   p.num_segments = static_cast<std::int32_t>(args.segments.size());
   p.num_units = s.num_units;
+  const bool maps = s.cuda->kernels.classes[kLarge].family == kWgmmaFamily.name;
   for (std::size_t i = 0; i < args.segments.size(); ++i) {
     const SegmentData& data = args.segments[i];
     abi::SegmentArg& segment = p.segments[i];
@@ -62,6 +65,8 @@ abi::AttentionParams cuda_params(const ScheduleState& s, const CheckedArgs& args
       segment.num_entries = static_cast<std::int32_t>(std::min<std::int64_t>(std::ssize(data.kv_indices), INT32_MAX));
     segment.page_pos = data.page_pos.empty() ? nullptr : data.page_pos.data();
     segment.page_size = fast_divider(data.store.page_size);
+    if (maps && i < abi::kMaxMappedSegments)
+      segment.box_tokens = map_store(s.spec, data.store, s.tune.classes[kLarge].kv_block, p.kv_maps[i]);
   }
   for (std::size_t i = 0; i < s.program.params.size(); ++i) {
     if (s.program.params[i].time != ParamTime::run) continue;

@@ -31,6 +31,7 @@ inline int class_blocks(const ScheduleState& s, int tile_class) {
 std::shared_ptr<ScheduleState> make_cuda_state(const cuda::DeviceInfo& device, int device_index, const AttentionSpec& spec,
                                                const AttentionLimits& limits, const ScheduleOptions& options = {});
 
+/// Maps of keys and values are neutral ones (abi::TensorBox): run() has them encoded.
 /// Everything of a launch's parameters but plan and counters, which lie where the plan was uploaded to. For the first class that has
 /// units; set_class() turns it into another's.
 abi::AttentionParams cuda_params(const ScheduleState& schedule, const CheckedArgs& args);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "attention/kv_maps.h"
 #include "attention/plan.h"
 #include "attention/schedule.h"
 #include "cuda/driver.h"
@@ -52,6 +53,7 @@ struct DevicePlanState {
   const PlanState* uploaded = nullptr;  // whose batch the device has, or will have in stream order
   std::uint64_t uploaded_batch = 0;
   mutable CapturedArgs captured;
+  mutable EncodedMaps maps;
 };
 
 /// Throws unless the plan's batch is what was uploaded last.

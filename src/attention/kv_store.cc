@@ -113,6 +113,7 @@ KvStore block_sparse_kv_store(const TensorView& k, const TensorView& v, std::int
   if (page_size < 1 || page_size > std::numeric_limits<std::int32_t>::max()) refuse(op, "page_size={}; must be in [1, 2^31)", page_size);
   KvStore store = ragged_kv_store(k, v, layout);
   store.page_size = page_size;
+  store.has_partial_page = store.num_pages % page_size != 0;
   store.num_pages = ceil_div(store.num_pages, page_size);
   for (KvPlane* plane : {&store.k, &store.v}) {
     if (__builtin_mul_overflow(plane->token_byte_stride, page_size, &plane->page_byte_stride)) {

@@ -1,9 +1,8 @@
 // See overlap.h. Nearly always the hulls of two regions are apart, which two comparisons tell; the rest is for views of one array.
 #include "attention/overlap.h"
 
-#include <algorithm>
 #include <array>
-#include <utility>
+#include <cstdint>
 
 #include "attention/spec.h"
 #include "base/error.h"
@@ -40,18 +39,21 @@ bool between(const Region& a, const Region& b, Wide distance) {
   return shift >= a.end - a.begin && shift + (b.end - b.begin) <= stride;
 }
 
-/// Where two elements are the same memory, as in an expanded tensor.
+/// Whether two elements are the same memory, as in an expanded tensor: axes from the nearest steps to the farthest, each of which must pass
+/// all that the nearer ones reach.
 bool is_folded(const TensorView& t) {
-  std::array<std::pair<Wide, std::int64_t>, 3> axes{};  // stride, extent
-  std::size_t n = 0;
-  for (int i = 0; i < t.rank; ++i) {
-    if (t.shape[i] > 1) axes[n++] = {magnitude(t.strides[i]), t.shape[i]};
-  }
-  std::sort(axes.begin(), axes.begin() + n);
-  Wide taken = 1;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (axes[i].first < taken) return true;
-    taken += (axes[i].second - 1) * axes[i].first;
+  Wide reach = 1;
+  unsigned seen = 0;
+  for (int n = 0; n < t.rank; ++n) {
+    int next = -1;
+    for (int i = 0; i < t.rank; ++i) {
+      const bool nearer = next < 0 || magnitude(t.strides[i]) < magnitude(t.strides[next]);
+      if (((seen >> i) & 1U) == 0 && nearer) next = i;
+    }
+    seen |= 1U << next;
+    if (t.shape[next] == 1) continue;
+    if (magnitude(t.strides[next]) < reach) return true;
+    reach += (t.shape[next] - 1) * magnitude(t.strides[next]);
   }
   return false;
 }

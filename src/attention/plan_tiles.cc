@@ -267,24 +267,30 @@ class TileLayer {
   void lay_tile(abi::LineStrip& strip, const abi::KvRow& row, std::int64_t kv_row, std::int64_t row_begin, std::int64_t row_end) {
     const ClassTune& tune = schedule_.tune.classes[class_];
     const std::int64_t rows = row_end - row_begin;
-    WorkItem form{};
-    form.row_begin = static_cast<std::int32_t>(row_begin);
-    form.row_count = static_cast<std::uint16_t>(rows);
-    form.tile_class = static_cast<std::uint8_t>(class_);
-    form.flags = chunk_ > 0 ? WorkItem::kChunk : 0;
-    form.kv_row = static_cast<std::int32_t>(kv_row);
-    form.part_row = -1;
-    form.kv_head = static_cast<std::uint16_t>(strip.head_begin);
-    form.segment = static_cast<std::uint16_t>(s_);
+    const auto fill_in = [&](WorkItem& item) {
+      item.row_begin = static_cast<std::int32_t>(row_begin);
+      item.row_count = static_cast<std::uint16_t>(rows);
+      item.tile_class = static_cast<std::uint8_t>(class_);
+      item.flags = chunk_ > 0 ? WorkItem::kChunk : 0;
+      item.kv_row = static_cast<std::int32_t>(kv_row);
+      item.part_row = -1;
+      item.kv_head = static_cast<std::uint16_t>(strip.head_begin);
+      item.segment = static_cast<std::uint16_t>(s_);
+    };
 
     const std::size_t first = p_.items.size();
     if (sees_all(row, row_begin, row_end)) {
-      WorkItem& item = p_.items.emplace_back(form);
+      WorkItem& item = p_.items.emplace_back();  // in place: a copy would wait for its parts
+      fill_in(item);
       item.kv_end = item.full_end = static_cast<std::int32_t>(row.kv_len);
       p_.pairs += rows * row.kv_len * strip.copies;
-    } else if (!write_visible(strip, row, form, row_begin, row_end)) {
-      if (drop_empty_) return;
-      p_.items.push_back(form);
+    } else {
+      WorkItem form{};
+      fill_in(form);
+      if (!write_visible(strip, row, form, row_begin, row_end)) {
+        if (drop_empty_) return;
+        p_.items.push_back(form);
+      }
     }
     abi::LineTile& tile = p_.tiles.emplace_back();
     tile.cost_before = strip.cost;

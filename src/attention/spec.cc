@@ -31,7 +31,12 @@ std::vector<AttentionCapability> attention_capabilities() {
   mma.max_head_dim = 256;
   std::erase(mma.features, "rope");
   std::erase(mma.features, "transforms");
-  return {row(DeviceKind::cpu, "cpu"), row(DeviceKind::cuda, "floor"), std::move(mma)};
+  AttentionCapability wgmma = mma;
+  wgmma.family = "wgmma";
+  wgmma.kv_dtypes = mma.q_dtypes;
+  std::erase(wgmma.features, "mla");
+  std::erase(wgmma.features, "two_part_qk");
+  return {row(DeviceKind::cpu, "cpu"), row(DeviceKind::cuda, "floor"), std::move(mma), std::move(wgmma)};
 }
 
 namespace attention {

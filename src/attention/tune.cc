@@ -23,7 +23,7 @@ Tune tune_cpu(const AttentionSpec& spec) {
                           .cost_piece = 24 + dims / 8,
                           .cost_block = dims / 4,
                           .cost_block_row = std::max(1, dims / 32)};
-  tune.invariant_chunk = 2048;
+  tune.invariant_chunk = kInvariantChunk;
   return tune;
 }
 

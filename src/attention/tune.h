@@ -28,6 +28,9 @@ struct Tune {
   std::int64_t invariant_chunk = 0;  // batch_invariant: KV is cut at multiples of it (itself a multiple of every kv_block)
 };
 
+/// Every backend's: a multiple of every kv_block that batch_invariant specs may get.
+inline constexpr std::int64_t kInvariantChunk = 2048;
+
 /// The CPU backend's row for a spec.
 Tune tune_cpu(const AttentionSpec& spec);
 

@@ -22,7 +22,7 @@ constexpr int kNumGranularities = GIRIH_SCALE_BLOCK + 1;
 float factor(float value) { return value == 0 ? 1.0F : value; }
 
 KvPlane kv_plane(const Call& call, const girih_kv_plane& value, const Field& field) {
-  call.reserved(value.reserved, field);
+  call.enumerator<int>(value.has_partial_page, 2, Field(field, "has_partial_page"));
   const Field scales(field, "scales");
   return {.data = value.data,
           .dtype = dtype(call, value.dtype, Field(field, "dtype")),
@@ -39,7 +39,7 @@ KvPlane kv_plane(const Call& call, const girih_kv_plane& value, const Field& fie
               .global_scale = factor(value.scales.global_scale)}};
 }
 
-girih_kv_plane to_c(const KvPlane& plane) {
+girih_kv_plane to_c(const KvPlane& plane, bool has_partial_page) {
   return {.data = plane.data,
           .page_byte_stride = plane.page_byte_stride,
           .token_byte_stride = plane.token_byte_stride,
@@ -52,7 +52,7 @@ girih_kv_plane to_c(const KvPlane& plane) {
                      .granularity = static_cast<girih_scale_granularity>(plane.scales.granularity),
                      .global_scale = plane.scales.global_scale},
           .dtype = static_cast<girih_dtype>(plane.dtype),
-          .reserved = 0};
+          .has_partial_page = has_partial_page ? 1 : 0};
 }
 
 }  // namespace
@@ -109,7 +109,8 @@ KvStore kv_store(const Call& call, const girih_kv_store& value, const Field& fie
           .num_pages = value.num_pages,
           .k = kv_plane(call, value.k, Field(field, "k")),
           .k_rope = kv_plane(call, value.k_rope, Field(field, "k_rope")),
-          .v = kv_plane(call, value.v, Field(field, "v"))};
+          .v = kv_plane(call, value.v, Field(field, "v")),
+          .has_partial_page = value.k.has_partial_page != 0 || value.v.has_partial_page != 0};
 }
 
 KvStore kv_store(const Call& call, const girih_kv_store* value, const Field& field) {
@@ -118,7 +119,9 @@ KvStore kv_store(const Call& call, const girih_kv_store* value, const Field& fie
 }
 
 girih_kv_store to_c(const KvStore& store) {
-  return {.page_size = store.page_size, .num_pages = store.num_pages, .k = to_c(store.k), .k_rope = to_c(store.k_rope), .v = to_c(store.v)};
+  return {.page_size = store.page_size, .num_pages = store.num_pages, 
+          .k = to_c(store.k, store.has_partial_page), .k_rope = to_c(store.k_rope, store.has_partial_page),
+          .v = to_c(store.v, store.has_partial_page)};
 }
 
 AppendBatch append_batch(const Call& call, const girih_append_batch* value, const Field& field) {

@@ -72,6 +72,8 @@ struct Driver::Table {
   int (*func_set_attribute)(Function, int, int);
   int (*occupancy)(int*, Function, int, std::size_t);
   int (*launch_kernel_ex)(const LaunchConfig*, Function, void**, void**);
+  int (*tensor_map_encode_tiled)(abi::TensorMap*, int, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*,
+                                 const std::uint32_t*, const std::uint32_t*, int, int, int, int);
   int (*mem_alloc)(Pointer*, std::size_t);
   int (*mem_free)(Pointer);
   int (*mem_host_alloc)(void**, std::size_t, unsigned);
@@ -132,6 +134,7 @@ void Driver::Table::resolve(void* library) {
   find(func_set_attribute, "cuFuncSetAttribute");
   find(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor");
   find(launch_kernel_ex, "cuLaunchKernelEx");
+  find(tensor_map_encode_tiled, "cuTensorMapEncodeTiled");
   find(mem_alloc, "cuMemAlloc_v2");
   find(mem_free, "cuMemFree_v2");
   find(mem_host_alloc, "cuMemHostAlloc");
@@ -441,5 +444,28 @@ GraphExec Driver::instantiate(Graph graph) const {
 void Driver::launch_graph(GraphExec graph, Stream stream) const { check(table_->graph_launch(graph, stream), "cuGraphLaunch"); }
 void Driver::destroy_graph(Graph graph) const noexcept { table_->graph_destroy(graph); }
 void Driver::destroy_graph_exec(GraphExec graph) const noexcept { table_->graph_exec_destroy(graph); }
+
+abi::TensorMap Driver::encode(const abi::TensorBox& box) const {
+  constexpr int kUint16 = 1;         // CU_TENSOR_MAP_DATA_TYPE_*
+  constexpr int kNotInterleaved = 0;  // CU_TENSOR_MAP_*
+  constexpr int kSwizzle128 = 3;
+  constexpr int kPromoteToLine = 3;  // 256 bytes
+  constexpr int kZeros = 0;
+  std::array<std::uint64_t, abi::TensorBox::kDims> extents{};
+  std::array<std::uint64_t, abi::TensorBox::kDims - 1> strides{};
+  std::array<std::uint32_t, abi::TensorBox::kDims> boxes{};
+  std::array<std::uint32_t, abi::TensorBox::kDims> steps{};
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    extents[i] = static_cast<std::uint64_t>(box.extent[i]);
+    if (i > 0) strides[i - 1] = static_cast<std::uint64_t>(box.stride[i]);
+    boxes[i] = static_cast<std::uint32_t>(box.box[i]);
+    steps[i] = 1;
+  }
+  abi::TensorMap map{};
+  check(table_->tensor_map_encode_tiled(&map, kUint16, abi::TensorBox::kDims, const_cast<void*>(box.data), extents.data(), strides.data(),
+                                        boxes.data(), steps.data(), kNotInterleaved, kSwizzle128, kPromoteToLine, kZeros),
+        "cuTensorMapEncodeTiled");
+  return map;
+}
 
 }  // namespace girih::cuda

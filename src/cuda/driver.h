@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "abi/tensor_map.h"
+
 namespace girih::cuda {
 
 using Stream = void*;           // CUstream; null = the default stream of the context
@@ -91,6 +93,9 @@ class Driver {
   int max_blocks_per_sm(Function function, int num_threads, std::int64_t shared_bytes) const;
   /// The kernel takes one struct by value: `params` points to it and is read before launch() returns.
   void launch(const Launch& launch, const void* params) const;
+
+  /// The device's form of a tensor: rows of 128 bytes, swizzled so. A pure computation.
+  abi::TensorMap encode(const abi::TensorBox& box) const;
 
   // ---- memory
   Pointer allocate(std::int64_t bytes) const;

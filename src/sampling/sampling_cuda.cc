@@ -33,7 +33,7 @@ Sizes sizes_for(std::int64_t shared_limit, KernelKind kind) {
 
 /// An upper bound of sizeof(Shared<config>); the kernel asserts it.
 std::int64_t fixed_bytes(const Sizes& sizes) {
-  constexpr std::int64_t kBins = 2048, kOther = 14336;
+  constexpr std::int64_t kBins = 2048, kOther = 8192;
   const std::int64_t tiles = abi::kMaxVocab * 4 / sizes.tile_bytes + 2;
   return round_up(sizes.list_capacity * 8 + kBins * 8 + tiles * 12 + kOther, 128);
 }

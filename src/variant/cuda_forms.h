@@ -11,6 +11,7 @@ namespace girih::variant {
 ///   logits_step(params, row, factor, first)      once a row and step: `first` is the position of column 0, `factor` makes scores of
 ///   products logits_core(params, step, raw, column)       once a score
 /// The logit in base-2 units (without softmax, the weight) is core, or core * step.scale + step.offset where kLogitsScaled.
+/// kLogitsLogistic: core is 1 / (2^x + 1) with x = logits_argument(params, step, raw, column).
 /// kLogitsAdditive: the logit, in natural units, is the score + step.slope * column + step.base.
 /// kLogitsBound: its largest magnitude, infinite if unknown.
 std::string print_logits_steps(const Program& program, const HookPrinter& logits);

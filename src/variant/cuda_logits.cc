@@ -46,9 +46,11 @@ class StepPrinter {
     if (program_.softmax) result = scaled(result, {kLog2E});
     const bool is_scaled = result.raw.is(0) && result.column.is(0) && result.values.size() == 1;
     const std::string core = is_scaled ? result.values[0].first : materialize(result);
-    std::string text =
-        fmt::format("  static constexpr bool kLogitsScaled = {}, kLogitsAdditive = {};\n  static constexpr float kLogitsBound = {};\n",
-                    is_scaled, is_additive, number_literal(bound()));
+    const bool is_logistic = is_scaled && core == logistic_name_ && core_ == logistic_line_;
+    std::string text = fmt::format(
+        "  static constexpr bool kLogitsScaled = {}, kLogitsLogistic = {}, kLogitsAdditive = {};\n"
+        "  static constexpr float kLogitsBound = {};\n",
+        is_scaled, is_logistic, is_additive, number_literal(bound()));
     std::string members;
     std::string values;
     const auto add = [&](std::string_view type, std::string_view name, const std::string& value) {
@@ -73,6 +75,9 @@ class StepPrinter {
     if (uses_position_) before += "    const i64 kv_pos = step.first + column;\n";
     if (uses_number_) before += "    const float number = static_cast<float>(column);\n";
     text += HookPrinter::function("float logits_core", "const LogitsStep& step, float raw, int column", before + core_, core);
+    if (is_logistic) {
+      text += HookPrinter::function("float logits_argument", "const LogitsStep& step, float raw, int column", before, logistic_argument_);
+    }
     return text;
   }
 
@@ -181,10 +186,17 @@ class StepPrinter {
   /// one + by / (2^(factor * argument) + 1).
   Sum function(std::size_t i, double factor, const Coefficient& one, const Coefficient& by) {
     const std::string argument = materialize(scaled(sum_of(arg(i, 0)), {factor}));
-    core_ += fmt::format("    const float f{} = rcp_approx(exp2_approx({}) + 1.0F);\n", i, argument);
+    const std::string name = fmt::format("f{}", i);
+    const std::string line = fmt::format("    const float {} = rcp_approx(exp2_approx({}) + 1.0F);\n", name, argument);
+    if (core_.empty()) {
+      logistic_name_ = name;
+      logistic_line_ = line;
+      logistic_argument_ = argument;
+    }
+    core_ += line;
     Sum s;
     s.one = one;
-    s.values.emplace_back(fmt::format("f{}", i), by);
+    s.values.emplace_back(name, by);
     return s;
   }
 
@@ -310,8 +322,9 @@ class StepPrinter {
 
   const Program& program_;
   const HookPrinter& hook_;
-  std::string step_, core_;        // statements
-  std::vector<std::string> kept_;  // names of logits_step() that logits_core() reads
+  std::string step_, core_;                                        // statements
+  std::string logistic_name_, logistic_line_, logistic_argument_;  // of a function that needs no statement before its own
+  std::vector<std::string> kept_;                                  // names of logits_step() that logits_core() reads
   int num_names_ = 0;
   std::map<std::size_t, Sum> sums_;
   std::set<std::size_t> in_step_, in_core_;

@@ -281,6 +281,16 @@ inline std::vector<AttentionCase> dtype_cases() {
     };
     cases.push_back(std::move(c));
   }
+  // K of 8 bits whose V has 512 dims: rows of each kind that shared memory knows.
+  int dim = 576;
+  for (const Kv& kv : {Kv{DType::e4m3, G::tensor}, Kv{DType::i8, G::token_head}, Kv{DType::e5m2, G::head}}) {
+    AttentionCase c = make_case(fmt::format("mla{}_{}_{}", dim, girih::name(kv.type), kGranularity[static_cast<std::size_t>(kv.scale)]),
+                                make_spec(8, 1, dim, 512), lengths("mixed"));
+    dim -= 32;
+    set_kv(c.spec, kv.type, kv.scale, kv.type, kv.scale);
+    c.spec.v_is_k = true;
+    cases.push_back(std::move(c));
+  }
   const std::vector<std::pair<Kv, Kv>> mixed{
       {{DType::i8, G::token_head}, {DType::nvfp4, G::block}}, {{DType::bf16, G::none}, {DType::e4m3, G::tensor}},
       {{DType::e5m2, G::head}, {DType::f16, G::none}},        {{DType::f32, G::none}, {DType::bf16, G::none}},
@@ -551,6 +561,13 @@ inline std::vector<AttentionCase> variant_cases() {
     c.spec.head_dim_rope = 32;
     c.spec.variant.rope = Rope{.theta = 10000, .scale = 1, .rotary_dim = 32, .rotary_begin = 64, .interleave = true, .llama31 = {}};
     cases.push_back(std::move(c));
+  }
+  for (VariantCase v : logit_variants(6, 576, 512)) {
+    if (v.name != "sinks_window_cap" && v.name != "sigmoid") continue;
+    AttentionSpec spec = make_spec(6, 1, 576, 512);
+    spec.v_is_k = true;
+    v.name = "mla576_" + v.name;
+    add(v, lengths("mixed"), spec, Layout::nhd);
   }
   for (LseKind lse : {LseKind::none, LseKind::base2}) {
     for (std::string_view l : {"decode", "mixed"}) {

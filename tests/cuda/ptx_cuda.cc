@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/numeric.h"
@@ -73,6 +74,55 @@ TEST(Ptx, FragmentsLieWhereTheEmulatorHasThem) {
   EXPECT_EQ(run_on_gpu(Check::fragments, in, 32), ptx_check::run_emulated(Check::fragments, in, 32));
 }
 
+/// Small integers, whose products and sums are exact in any order.
+TEST(Ptx, BoxesAndWarpgroupProductsLieWhereTheEmulatorHasThem) {
+  GIRIH_NEEDS_GPU();
+  cuda::Runtime& runtime = gpu().context->cuda();
+  if (runtime.device->info().arch != 90) GTEST_SKIP() << "the GPU is not of sm_90";
+  const cuda::CurrentDevice current(*runtime.device);
+  const cuda::Driver& driver = gpu().driver();
+  for (const bool half : {false, true}) {
+    std::uint32_t state = 4711;
+    std::vector<std::uint16_t> rows(static_cast<std::size_t>(ptx_check::kProductRows) * 64);
+    for (std::uint16_t& code : rows) {
+      state = state * 1664525U + 1013904223U;
+      const auto x = static_cast<float>(static_cast<int>(state >> 24) % 5 - 2);
+      code = half ? encode_f16(x) : encode_bf16(x);
+    }
+    const auto bytes = static_cast<std::int64_t>(rows.size() * 2);
+    const auto box = [&](const void* data) {
+      return abi::TensorBox{.data = data,
+                            .extent = {64, 1, ptx_check::kProductRows, 1},
+                            .stride = {2, 16, 128, 16},
+                            .box = {64, 1, ptx_check::kProductBoxRows, 1}};
+    };
+    abi::TensorMap neutral{};
+    const abi::TensorBox host = box(rows.data());
+    std::memcpy(&neutral, &host, sizeof(host));
+    const Words want = ptx_check::run_products(neutral);
+
+    const jit::KernelSource source{.name = "ptx_check_products", .source = ptx_check::kHopperText, .target = ""};
+    const std::int64_t shared_bytes = ptx_check::kProductSharedBytes;
+    const jit::Kernel& kernel = *runtime.load({&source, 1}, {&shared_bytes, 1})[0];
+    const cuda::DeviceBuffer device_in(runtime.device, bytes);
+    const cuda::DeviceBuffer device_out(runtime.device, ptx_check::product_words() * 4);
+    driver.copy_to_device(device_in.pointer(), rows.data(), bytes, nullptr);
+    struct {
+      abi::TensorMap map;
+      std::uint32_t* out;
+    } const params{driver.encode(box(device_in.data())), static_cast<std::uint32_t*>(device_out.data())};
+    driver.launch({.function = kernel.function, .num_blocks = 1, .num_threads = 128, .shared_bytes = shared_bytes}, &params);
+    Words got(want.size());
+    driver.copy_to_host(got.data(), device_out.pointer(), ptx_check::product_words() * 4, nullptr);
+    driver.synchronize(nullptr);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const std::size_t words = got.size() / 256;
+      if (i / words % 2 != (half ? 1U : 0U)) continue;  // the other type's reading of these codes
+      ASSERT_EQ(got[i], want[i]) << (half ? "f16" : "bf16") << ", thread " << i / (2 * words) << ", word " << i % words;
+    }
+  }
+}
+
 TEST(Ptx, ConversionsAreThoseOfTheEmulator) {
   GIRIH_NEEDS_GPU();
   const Words in = all_upper_halves();
@@ -119,6 +169,7 @@ TEST(Ptx, FunctionsKeepTheirErrors) {
       {"rsqrt_approx", 0, 0x1.2p-23, 0, [](double x) { return 1 / std::sqrt(x); }},
       {"tanh_approx", 0, 0, 0x1p-21, [](double x) { return std::tanh(x); }},
       {"tanh_fast", 0, 0x1p-11, 0x1p-126, [](double x) { return std::tanh(x); }},
+      {"logistic_approx", 0, 0, 0x1.2p-21, [](double x) { return 1 / (std::exp2(x) + 1); }},
   };
   ASSERT_EQ(words, std::size(kFunctions));
   for (std::size_t i = 0; i < got.size(); ++i) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "attention/cuda.h"
+#include "attention/spec.h"
 #include "cases/attention.h"
 #include "cases/cuda_only.h"
 
@@ -42,11 +43,16 @@ inline cases::AttentionCase invariant_case(std::string name, const std::vector<s
   return c;
 }
 
-/// Batch-invariant: all four requests together and by pairs; a plain sum, whose chunks are added.
+/// Batch-invariant: all four requests together and by pairs; a plain sum, whose chunks are added; MLA.
 inline std::vector<cases::AttentionCase> invariant_cases() {
   std::vector<cases::AttentionCase> all = {invariant_case("invariant_0123", {0, 1, 2, 3}), invariant_case("invariant_20", {2, 0}),
-                                           invariant_case("invariant_31", {3, 1}), invariant_case("invariant_sigmoid", {3, 2, 1})};
-  AttentionSpec& sum = all.back().spec;
+                                           invariant_case("invariant_31", {3, 1}), invariant_case("invariant_sigmoid", {3, 2, 1}),
+                                           invariant_case("invariant_mla", {2, 3, 1})};
+  AttentionSpec& mla = all.back().spec;
+  mla = cases::make_spec(4, 1, 576, 512);
+  mla.v_is_k = true;
+  mla.batch_invariant = true;
+  AttentionSpec& sum = all[all.size() - 2].spec;
   sum.variant.softmax = false;
   sum.variant.logits = variants::sigmoid_logits(-1.0F);
   sum.lse = LseKind::none;
@@ -129,6 +135,13 @@ inline std::int64_t max_rows(const cases::AttentionCase& c) {
   return std::max<std::int64_t>(tokens, 1) * (c.spec.num_qo_heads / c.spec.num_kv_heads);
 }
 
+/// The table's choice, then the families that it leaves out and that other GPUs or specs have.
+inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
+  const attention::CudaKernels chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch));
+  if (chosen.classes[attention::kLarge].family == "wgmma") return {"", "mma", "floor"};
+  return {"", "floor"};
+}
+
 struct EmulatedSpec {
   std::string_view case_name;
   bool floor_too = false;  // where another family is the table's choice
@@ -193,6 +206,9 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"non_finite_e4m3", true},
     {"non_finite_e5m2", true},
     {"non_finite_i8", true},
+    {"mla576_e4m3_tensor"},
+    {"mla544_i8_token_head"},
+    {"mla512_e5m2_head"},
     {"mla_e4m3_head"},
     {"mla_nvfp4_block", true},
     {"k_i8_v_nvfp4_nhd", true},
@@ -225,12 +241,15 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"rope_partial_scaled_mixed"},
     {"rope_norm_mixed", true},
     {"rope_mla"},
+    {"mla576_sinks_window_cap_mixed"},
+    {"mla576_sigmoid_mixed"},
     {"lse_none_mixed"},
     {"lse_base2_mixed"},
     {"partial_sinks_mixed", true},
     // Batch-invariant.
     {"invariant_0123", true},
     {"invariant_sigmoid", true},
+    {"invariant_mla"},
 };
 
 /// What of the kernels differs on sm_75 for all kinds of K and V, masks and hooks; types that its tensor cores refuse.

@@ -18,6 +18,8 @@
 #include <random>
 #include <thread>
 
+#include "abi/tensor_map.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 #define GIRIH_ASAN 1
 #elif defined(__has_feature)
@@ -306,6 +308,9 @@ class Worker {
       throw Error("block " + std::to_string(block.block_idx) + ": wrote outside its " + std::to_string(block.shared_bytes) +
                   " bytes of shared memory");
     }
+    for (const Barrier& b : block.barriers) {
+      if (b.arrived != 0) throw Error("block " + std::to_string(block.block_idx) + ": threads came to a barrier that no one waits at");
+    }
     block.block_idx = -1;
   }
 
@@ -395,6 +400,12 @@ class Worker {
     for (const Block& block : blocks_) {
       if (block.num_ended == block.num_threads) continue;
       text += (text.empty() ? "block " : "\nblock ") + std::to_string(block.block_idx) + ": deadlock: " + whereabouts(block);
+      for (const Mbarrier& b : block.mbarriers) {
+        if (b.waiting.empty()) continue;
+        text += "; barrier " + std::to_string(&b - block.mbarriers.data()) + ", of " + text_of(b.made) + ", has " +
+                std::to_string(b.arrived) + " of " + std::to_string(b.expected) + " arrivals and lacks " + std::to_string(b.bytes) +
+                " bytes";
+      }
     }
     return text;
   }
@@ -471,7 +482,10 @@ void release_warp() {
   }
 }
 
-void join_barrier(int barrier, int num_threads, const Site& site) {
+namespace {
+
+/// Counts the running thread; the last one lets those who wait go on.
+void come_to_barrier(int barrier, int num_threads, bool waits, const Site& site) {
   Thread& self = current();
   Block& block = *self.block;
   if (barrier < 0 || barrier >= kNumBarriers) misuse("barrier " + std::to_string(barrier) + "; there are 0..15", site);
@@ -488,22 +502,36 @@ void join_barrier(int barrier, int num_threads, const Site& site) {
                std::to_string(b.expected),
            site);
   }
-  if (b.lanes[warp] == 0) b.sites[warp] = site;
+  if ((b.lanes[warp] | b.passing[warp]) == 0) b.sites[warp] = site;
   if (!(b.sites[warp] == site)) {
     misuse("the warp has diverged: other lanes are in " + text_of(b.sites[warp]) + ". " + whereabouts(block), site);
   }
-  b.lanes[warp] |= 1U << self.lane;
-  self.state = Thread::State::waiting;
-  self.site = site;
-  if (++b.arrived == b.expected) {
-    for (std::size_t w = 0; w < block.warps.size(); ++w) {
-      if (b.lanes[w] != 0 && b.lanes[w] != kAllLanes)
-        misuse("only some lanes of warp " + std::to_string(w) + " are at this barrier. " + whereabouts(block), site);
-      if (b.lanes[w] != 0) Worker::make_ready(block, block.warps[w], kAllLanes);
-    }
-    b = Barrier{};
+  (waits ? b.lanes : b.passing)[warp] |= 1U << self.lane;
+  if (waits) {
+    self.state = Thread::State::waiting;
+    self.site = site;
   }
-  block.worker->leave(self);
+  if (++b.arrived < b.expected) return;
+  for (std::size_t w = 0; w < block.warps.size(); ++w) {
+    const std::uint32_t lanes = b.lanes[w] | b.passing[w];
+    if (lanes != 0 && lanes != kAllLanes)
+      misuse("only some lanes of warp " + std::to_string(w) + " are at this barrier. " + whereabouts(block), site);
+    if (b.lanes[w] != 0) Worker::make_ready(block, block.warps[w], b.lanes[w]);
+  }
+  b = Barrier{};
+}
+
+}  // namespace
+
+void join_barrier(int barrier, int num_threads, const Site& site) {
+  come_to_barrier(barrier, num_threads, true, site);
+  current().block->worker->leave(current());
+}
+
+void pass_barrier(int barrier, int num_threads, const Site& site) {
+  may_give_way();
+  come_to_barrier(barrier, num_threads, false, site);
+  may_give_way();
 }
 
 void join_cluster(const Site& site) {
@@ -592,8 +620,8 @@ Mbarrier& find_mbarrier(const void* place, const Site& site) {
 
 void arrive_at(Mbarrier& b, int count, const Site& site) {
   b.arrived += count;
-  if (b.arrived < b.expected) return;
   if (b.arrived > b.expected) misuse("more than " + std::to_string(b.expected) + " arrivals in one phase", site);
+  if (b.arrived < b.expected || b.bytes != 0) return;
   b.arrived = 0;
   ++b.phases;
   for (Thread* thread : b.waiting) thread->block->worker->make_ready(*thread);
@@ -611,7 +639,8 @@ void land_late(Mbarrier& b, const Thread* from, const Site& site) {
       continue;
     }
     land(arrival.copies);
-    arrive_at(b, 1, site);
+    b.bytes -= arrival.bytes;
+    arrive_at(b, arrival.bytes == 0 ? 1 : 0, site);
   }
   for (LateArrival& arrival : rest) b.late.push_back(std::move(arrival));
 }
@@ -639,7 +668,7 @@ void init_mbarrier(void* place, int arrivals, const Site& site) {
   for (const Mbarrier& b : current().block->mbarriers) {
     if (b.place == place) misuse("a barrier has been made here already", site);
   }
-  current().block->mbarriers.push_back({.place = place, .expected = arrivals, .waiting = {}, .late = {}});
+  current().block->mbarriers.push_back({.place = place, .expected = arrivals, .made = site, .waiting = {}, .late = {}});
 }
 
 void arrive_at_mbarrier(void* place, const Site& site) {
@@ -648,10 +677,53 @@ void arrive_at_mbarrier(void* place, const Site& site) {
   may_give_way();
 }
 
+void arrive_and_expect(void* place, std::int64_t bytes, const Site& site) {
+  may_give_way();
+  Mbarrier& b = find_mbarrier(place, site);
+  b.bytes += bytes;
+  arrive_at(b, 1, site);
+  may_give_way();
+}
+
+void issue_box(void* destination, const void* map, const std::array<std::int32_t, 4>& at, void* barrier, const Site& site) {
+  abi::TensorBox tensor;
+  std::memcpy(&tensor, map, sizeof(tensor));
+  if (tensor.box[0] != 64) misuse("a box of rows that are not 128 bytes", site);
+  const std::int64_t rows = std::int64_t{tensor.box[1]} * tensor.box[2] * tensor.box[3];
+  check_shared(destination, rows * 128, 128, site);
+  Mbarrier& b = find_mbarrier(barrier, site);
+  std::byte* shared = current().block->shared;
+  const std::int64_t first = static_cast<std::byte*>(destination) - shared;
+  LateArrival late{nullptr, {}, rows * 128};
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::array<std::int64_t, 3> x = {at[1] + row % tensor.box[1], at[2] + row / tensor.box[1] % tensor.box[2],
+                                           at[3] + row / tensor.box[1] / tensor.box[2]};
+    bool inside = true;
+    const auto* source = static_cast<const std::byte*>(tensor.data);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      inside = inside && x[i] >= 0 && x[i] < tensor.extent[i + 1];
+      source += x[i] * tensor.stride[i + 1];
+    }
+    for (std::int64_t chunk = 0; chunk < 8; ++chunk) {
+      const std::int64_t offset = first + row * 128 + chunk * 16;
+      PendingCopy copy{shared + (offset ^ ((offset >> 7 & 7) << 4)), 16, {}};
+      for (std::int64_t i = 0; i < 8; ++i) {
+        const std::int64_t x0 = at[0] + chunk * 8 + i;
+        if (inside && x0 >= 0 && x0 < tensor.extent[0]) std::memcpy(&copy.data[static_cast<std::size_t>(2 * i)], source + 2 * x0, 2);
+      }
+      std::memset(copy.destination, 0xff, copy.size);
+      late.copies.push_back(copy);
+    }
+  }
+  b.late.push_back(std::move(late));
+  if (!b.waiting.empty()) land_late(b, nullptr, site);  // whoever waits already will not ask again
+  may_give_way();
+}
+
 void arrive_after_copies(void* place, const Site& site) {
   Thread& self = current();
   Mbarrier& b = find_mbarrier(place, site);
-  b.late.push_back({&self, std::move(self.copies)});
+  b.late.push_back({&self, std::move(self.copies), 0});
   self.copies.clear();
   self.group_ends.clear();
   if (!b.waiting.empty()) land_late(b, nullptr, site);  // whoever waits already will not ask again

@@ -81,12 +81,26 @@ struct PendingCopy {
   std::array<std::byte, 16> data;
 };
 
+/// A product of a warp's part of a warpgroup, issued and not yet computed: what it reads and writes lies where the lanes have it.
+enum class MmaType : std::uint8_t { f16, bf16 };
+struct GroupProduct {
+  std::array<float*, kWarp> c;
+  std::array<const std::uint32_t*, kWarp> a;  // null: in shared memory
+  std::uint64_t a_tile;
+  std::uint64_t b_tile;
+  int num_tiles;  // of 8 columns
+  bool accumulate;
+  MmaType type;
+};
+
 struct Warp {
   std::uint32_t priority = 0;  // with a seed: the highest runs
   std::uint32_t ready = 0;     // lanes that can run
   std::uint32_t arrived = 0;   // lanes that wait in the collective at `site`
   Site site;
   std::array<void*, kWarp> operands{};
+  std::vector<GroupProduct> products;
+  std::vector<std::size_t> product_ends;  // of committed groups, as counts of products
 };
 
 struct Thread : Fiber {
@@ -105,20 +119,24 @@ struct Barrier {
   int arrived = 0;
   int expected = 0;
   std::array<std::uint32_t, kMaxWarps> lanes{};
+  std::array<std::uint32_t, kMaxWarps> passing{};  // lanes that have come and do not wait
   std::array<Site, kMaxWarps> sites{};
 };
 
-/// One thread's copies that arrive at a barrier once they have landed.
+/// One thread's copies that arrive at a barrier once they have landed, or a box that counts by its bytes.
 struct LateArrival {
   const Thread* from;
   std::vector<PendingCopy> copies;
+  std::int64_t bytes = 0;  // 0: an arrival
 };
 /// A barrier in shared memory.
 struct Mbarrier {
   const void* place = nullptr;
   int expected = 0;
   int arrived = 0;
+  std::int64_t bytes = 0;    // that are expected and have not landed
   std::uint32_t phases = 0;  // that have ended
+  Site made;
   std::vector<Thread*> waiting;
   std::vector<LateArrival> late;
 };
@@ -157,6 +175,8 @@ void release_warp();
 
 /// Waits until `num_threads` threads have come to barrier `barrier`.
 void join_barrier(int barrier, int num_threads, const Site& site);
+/// Counts as having come, and does not wait.
+void pass_barrier(int barrier, int num_threads, const Site& site);
 
 /// Waits until all threads of the cluster have come.
 void join_cluster(const Site& site);
@@ -197,10 +217,15 @@ void wait_copies(int num_pending);
 // Barriers in shared memory.
 void init_mbarrier(void* place, int arrivals, const Site& site);
 void arrive_at_mbarrier(void* place, const Site& site);
+/// Arrives, and the phase waits for so many bytes of boxes more.
+void arrive_and_expect(void* place, std::int64_t bytes, const Site& site);
 /// All copies of this thread that have not landed, committed or not, land when some thread waits at the barrier, and then arrive.
 void arrive_after_copies(void* place, const Site& site);
 /// Waits while the phase at work has this parity.
 void wait_at_mbarrier(void* place, std::uint32_t parity, const Site& site);
+
+/// The box at `at` of the tensor that `map` (abi::TensorBox) describes, swizzled; lands when some thread waits at the barrier.
+void issue_box(void* destination, const void* map, const std::array<std::int32_t, 4>& at, void* barrier, const Site& site);
 
 // Tensor-core work of one warp.
 struct MatrixOperand {
@@ -210,7 +235,6 @@ struct MatrixOperand {
 void load_matrices(MatrixOperand operand, bool transposed, const Site& site);
 /// The 8x8 matrix of 16-bit elements whose row lane / 4, columns 2 (lane % 4) and the next each lane has in `pair`.
 void transpose_matrix(std::uint32_t& pair, const Site& site);
-enum class MmaType : std::uint8_t { f16, bf16 };
 struct MmaOperand {
   float* c;
   const std::uint32_t* a;
@@ -218,6 +242,18 @@ struct MmaOperand {
 };
 /// m16n8k16: c += A B.
 void multiply_matrices(MmaOperand operand, MmaType type, const Site& site);
+/// This warp's 16 rows of a warpgroup's product: computed when its group is waited for and not before, from what registers and shared
+/// memory hold then. `a` null: A lies in a tile. Tiles are descriptors as kernels/ptx/wgmma.cuh makes them.
+struct GroupOperand {
+  float* c;
+  const std::uint32_t* a;
+  std::uint64_t a_tile;
+  std::uint64_t b_tile;
+  bool accumulate;
+};
+void issue_product(GroupOperand operand, int num_tiles, MmaType type, const Site& site);
+void commit_products(const Site& site);
+void wait_products(int num_pending, const Site& site);
 
 // Number formats, by src/base/numeric.h (whose names meet those of the kernels, so it is not included here).
 float f16_value(std::uint32_t code);

@@ -45,7 +45,7 @@ std::vector<Numbered> choose_kernels(int arch) {
     if (found == by_name.end()) throw std::runtime_error(fmt::format("no case is called {}", wanted.case_name));
     const variant::Program program = variant::compile(found->second.spec.variant);
     const AttentionSpec spec = attention::normalise(found->second.spec, program, DeviceKind::cuda);
-    for (const std::string_view family : {"", "floor"}) {
+    for (const std::string_view family : families_of(spec, program, arch)) {
       if (family == "floor" && !wanted.floor_too) continue;
       for (const std::int64_t rows : {attention::kFewRows, attention::kAnyRows}) {
         if (rows == attention::kFewRows && !with_few_rows.contains(key_of(found->second.spec))) continue;

@@ -97,6 +97,106 @@ void transpose_matrix(std::uint32_t& pair, const Site& site) {
   });
 }
 
+namespace {
+
+/// A tile in shared memory as a descriptor has it.
+struct Tile {
+  std::int64_t address, lead, step;
+
+  Tile(std::uint64_t descriptor, const Site& site)
+      : address(static_cast<std::int64_t>(descriptor & 0x3fffU) << 4),
+        lead(static_cast<std::int64_t>(descriptor >> 16 & 0x3fffU) << 4),
+        step(static_cast<std::int64_t>(descriptor >> 32 & 0x3fffU) << 4) {
+    if (descriptor >> 62 != 1) misuse("a tile that is not swizzled by 128 bytes", site);
+  }
+  std::uint16_t at(std::int64_t offset, const Site& site) const {
+    const std::int64_t place = address + offset;
+    const std::byte* element = current().block->shared + (place ^ ((place >> 7 & 7) << 4));
+    check_shared(element, 2, 2, site);
+    std::uint16_t code = 0;
+    std::memcpy(&code, element, 2);
+    return code;
+  }
+  /// Rows along M or N.
+  std::uint16_t along_mn(std::int64_t mn, std::int64_t k, const Site& site) const {
+    return at(mn / 8 * step + mn % 8 * 128 + 2 * k, site);
+  }
+  /// Rows along K.
+  std::uint16_t along_k(std::int64_t mn, std::int64_t k, const Site& site) const {
+    return at(mn / 64 * lead + k / 8 * step + k % 8 * 128 + mn % 64 * 2, site);
+  }
+};
+
+/// By the last lane to come to the wait.
+void compute(const GroupProduct& p, int first_row, const Site& site) {
+  const auto decode = [&p](std::uint16_t code) { return p.type == MmaType::f16 ? decode_f16(code) : decode_bf16(code); };
+  const bool in_registers = p.a[0] != nullptr;
+  float a[kRows][kDepth];
+  if (in_registers) {
+    for (int lane = 0; lane < kWarp; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        const std::uint32_t pair = p.a[static_cast<std::size_t>(lane)][i];
+        float* at = &a[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8];
+        at[0] = decode(static_cast<std::uint16_t>(pair));
+        at[1] = decode(static_cast<std::uint16_t>(pair >> 16));
+      }
+    }
+  } else {
+    const Tile tile(p.a_tile, site);
+    for (int row = 0; row < kRows; ++row) {
+      for (int k = 0; k < kDepth; ++k) a[row][k] = decode(tile.along_mn(first_row + row, k, site));
+    }
+  }
+  const Tile tile(p.b_tile, site);
+  for (int col = 0; col < 8 * p.num_tiles; ++col) {
+    float b[kDepth];
+    for (int k = 0; k < kDepth; ++k) b[k] = decode(in_registers ? tile.along_k(col, k, site) : tile.along_mn(col, k, site));
+    for (int row = 0; row < kRows; ++row) {
+      float& c = p.c[static_cast<std::size_t>(row % 8 * 4 + col % 8 / 2)][col / 8 * 4 + row / 8 * 2 + col % 2];
+      float sum = p.accumulate ? c : 0.0F;
+      for (int k = 0; k < kDepth; ++k) sum += a[row][k] * b[k];
+      c = sum;
+    }
+  }
+}
+
+}  // namespace
+
+void issue_product(GroupOperand operand, int num_tiles, MmaType type, const Site& site) {
+  may_give_way();
+  warp_collective(operand, site, [&](const std::array<GroupOperand*, kWarp>& lanes) {
+    GroupProduct product{{}, {}, operand.a_tile, operand.b_tile, num_tiles, operand.accumulate, type};
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
+      const GroupOperand& own = *lanes[lane];
+      if (own.a_tile != operand.a_tile || own.b_tile != operand.b_tile || own.accumulate != operand.accumulate)
+        misuse("lanes of a warp differ in their operands", site);
+      product.c[lane] = own.c;
+      product.a[lane] = own.a;
+    }
+    current().warp->products.push_back(product);
+  });
+}
+
+void commit_products(const Site& site) {
+  char nothing = 0;
+  warp_collective(nothing, site, [](const auto&) { current().warp->product_ends.push_back(current().warp->products.size()); });
+}
+
+void wait_products(int num_pending, const Site& site) {
+  may_give_way();
+  char nothing = 0;
+  warp_collective(nothing, site, [&](const auto&) {
+    Warp& warp = *current().warp;
+    const auto ending = static_cast<std::ptrdiff_t>(warp.product_ends.size()) - num_pending;
+    if (ending <= 0) return;
+    const std::size_t count = warp.product_ends[static_cast<std::size_t>(ending) - 1];
+    for (std::size_t i = 0; i < count; ++i) compute(warp.products[i], current().thread_idx / kWarp % 4 * kRows, site);
+    warp.products.erase(warp.products.begin(), warp.products.begin() + static_cast<std::ptrdiff_t>(count));
+    warp.product_ends.erase(warp.product_ends.begin(), warp.product_ends.begin() + ending);
+    for (std::size_t& end : warp.product_ends) end -= count;
+  });
+}
+
 float f16_value(std::uint32_t code) { return decode_f16(static_cast<std::uint16_t>(code)); }
 std::uint16_t f16_code(float x) { return encode_f16(x); }
 std::uint16_t bf16_code(float x) { return encode_bf16(x); }

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "abi/tensor_map.h"
+
 namespace {
 
 constexpr int kInvalidValue = 1;
@@ -247,6 +249,26 @@ GIRIH_FAKE cuLaunchKernelEx(const LaunchConfig* config, void* function, void** p
   void* prepared = state().hooks.prepare({static_cast<FunctionData*>(function)->name.c_str(), params[0], static_cast<int>(config->grid[0]),
                                           static_cast<int>(config->block[0]), config->shared_bytes, cluster_size});
   return add(config->stream, [prepared] { state().hooks.execute(prepared); });
+}
+
+/// The map is the neutral one, which the emulator's kernels read.
+GIRIH_FAKE cuTensorMapEncodeTiled(girih::abi::TensorMap* map, int type, std::uint32_t rank, void* data, const std::uint64_t* extents,
+                                  const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t* steps, int interleave,
+                                  int swizzle, int promotion, int fill) {
+  girih::abi::TensorBox tensor{.data = data, .extent = {}, .stride = {2}, .box = {}};
+  if (type != 1 || rank != 4 || interleave != 0 || swizzle != 3 || promotion < 0 || promotion > 3 || fill != 0) return kInvalidValue;
+  if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || reinterpret_cast<std::uintptr_t>(data) % 16 != 0) return kInvalidValue;
+  for (std::uint32_t i = 0; i < rank; ++i) {
+    if (extents[i] == 0 || extents[i] > (std::uint64_t{1} << 32) || box[i] == 0 || box[i] > 256 || steps[i] != 1) return kInvalidValue;
+    if (i > 0 && (strides[i - 1] % 16 != 0 || strides[i - 1] >= (std::uint64_t{1} << 40))) return kInvalidValue;
+    tensor.extent[i] = static_cast<std::int64_t>(extents[i]);
+    if (i > 0) tensor.stride[i] = static_cast<std::int64_t>(strides[i - 1]);
+    tensor.box[i] = static_cast<std::int32_t>(box[i]);
+  }
+  if (box[0] * 2 > 128) return kInvalidValue;
+  std::memset(map, 0, sizeof(*map));
+  std::memcpy(map, &tensor, sizeof(tensor));
+  return 0;
 }
 
 GIRIH_FAKE cuMemAlloc_v2(std::uint64_t* pointer, std::size_t bytes) {

@@ -37,7 +37,7 @@ def bytes_of(codes: Any) -> np.ndarray:
         return codes.view(np.uint8)
     import torch
 
-    return codes.view(torch.uint8).numpy()
+    return codes.view(torch.uint8).cpu().numpy()
 
 
 def is_nearest(code_values: np.ndarray, wanted: np.ndarray, table: np.ndarray) -> None:

@@ -37,7 +37,7 @@ typedef struct girih_kv_plane {
   int64_t dim_byte_stride;  ///< 0 = dense elements; otherwise bytes between elements; not for 4-bit
   girih_kv_scales scales;
   girih_dtype dtype;
-  int32_t reserved;
+  int32_t has_partial_page;  ///< 1: the last page's memory may end before its page_size tokens
 } girih_kv_plane;
 
 /// `page_size` of a ragged store: each request has one endless page; a page id is then the index of its first token.

@@ -96,8 +96,11 @@ def _bits(x: torch.Tensor) -> torch.dtype:
 
 def _index(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """An index array as append_at() takes it."""
-    x = x.to(device, non_blocking=True)
-    return x.contiguous() if x.dtype in (torch.int32, torch.int64) else x.to(torch.int32)
+    if x.device != device:
+        x = x.to(device, non_blocking=True)
+    if x.dtype != torch.int32 and x.dtype != torch.int64:
+        x = x.to(torch.int32)
+    return x if x.is_contiguous() else x.contiguous()
 
 
 def _places(
@@ -109,10 +112,16 @@ def _places(
     kv_last_page_len: torch.Tensor | None = None,
 ) -> _Places | _Table:
     if kv_indices.is_cuda:
-        arrays = {"batch_indices": batch_indices, "positions": positions, "kv_indices": kv_indices, "kv_indptr": kv_indptr}
-        table = {name: _index(x, kv_indices.device) for name, x in arrays.items()}
-        table["kv_indices"] = table["kv_indices"].int()
-        return _Table(table)
+        device = kv_indices.device
+        ids = kv_indices if kv_indices.dtype == torch.int32 else kv_indices.int()
+        return _Table(
+            {
+                "batch_indices": _index(batch_indices, device),
+                "positions": _index(positions, device),
+                "kv_indices": _index(ids, device),
+                "kv_indptr": _index(kv_indptr, device),
+            }
+        )
     batch, position = batch_indices.cpu().long(), positions.cpu().long()
     if batch.shape != position.shape or batch.ndim != 1:
         raise ValueError(

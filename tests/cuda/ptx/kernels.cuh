@@ -14,7 +14,7 @@ struct Params {
 };
 constexpr int kFragmentWords = 19;
 constexpr int kConversionWords = 13;
-constexpr int kFunctionWords = 12;
+constexpr int kFunctionWords = 13;
 
 /// One warp. in: 128 words for ldmatrix, then per lane a[4], b[2] and c[4] of bf16 numbers, then the same of f16 (c in f32).
 __device__ __forceinline__ void check_fragments(const Params& p) {
@@ -92,6 +92,9 @@ __device__ __forceinline__ void check_functions(const Params& p) {
   out[9] = bits_of(rsqrt_approx(x));
   out[10] = bits_of(tanh_approx(x));
   out[11] = bits_of(tanh_fast(x));
+  float logistic[4];
+  logistic_approx({x, -x, 3.0F, -40.0F}, logistic);
+  out[12] = bits_of(logistic[0]);
 }
 
 }  // namespace girih::ptx_check

@@ -17,8 +17,11 @@ struct SharedPointer {
   SharedPointer() = default;
   SharedPointer(const void* s_pointer) : place(static_cast<const u8*>(s_pointer)) {}
   SharedPointer operator+(int bytes) const { return place + bytes; }
+  SharedPointer operator^(int bits) const { return emulator::current().block->shared + (shared_address(place) ^ static_cast<u32>(bits)); }
 };
-inline SharedPointer opaque_shared(const void* s_pointer) { return s_pointer; }
+inline u32 shared_word(SharedPointer pointer) { return shared_address(pointer.place); }
+inline SharedPointer opaque(SharedPointer pointer) { return pointer; }
+inline int opaque(int value) { return value; }
 
 inline Vec16 load_stream(const void* g_source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulator::check_aligned(g_source, 16, {"load_stream", file, line});
@@ -27,9 +30,15 @@ inline Vec16 load_stream(const void* g_source, const char* file = __builtin_FILE
 }
 
 inline void prefetch_l2(const void*) {}
+inline void prefetch_l1(const void*) {}
 
 inline constexpr auto kCopy = emulator::kArch >= 800 ? emulator::issue_copy : emulator::copy_at_once;
 inline void cp_async_16(void* s_destination, const void* g_source, bool valid, const char* file = __builtin_FILE(),
+                        int line = __builtin_LINE()) {
+  kCopy(s_destination, g_source, 16, valid, {"cp_async_16", file, line});
+}
+inline u64 l2_policy(bool leaves_first) { return leaves_first ? 1 : 0; }
+inline void cp_async_16(void* s_destination, const void* g_source, bool valid, u64, const char* file = __builtin_FILE(),
                         int line = __builtin_LINE()) {
   kCopy(s_destination, g_source, 16, valid, {"cp_async_16", file, line});
 }

@@ -23,10 +23,24 @@ inline void sync_named(int barrier, int threads, const char* file = __builtin_FI
   if (barrier == 0) emulator::misuse("barrier 0 is sync_block's", site);
   emulator::join_barrier(barrier, threads, site);
 }
+inline void arrive_named(int barrier, int threads, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  const emulator::Site site{"arrive_named", file, line};
+  if (barrier == 0) emulator::misuse("barrier 0 is sync_block's", site);
+  emulator::pass_barrier(barrier, threads, site);
+}
+template <int kCount>
+inline void lower_registers() {
+  static_assert(kCount % 8 == 0 && kCount >= 24);
+}
+template <int kCount>
+inline void raise_registers() {
+  static_assert(kCount % 8 == 0 && kCount <= 256);
+}
 inline void sync_warp(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   char nothing = 0;
   emulator::warp_collective(nothing, {"sync_warp", file, line}, [](const auto&) {});
 }
+
 
 /// What one lane brings to a shuffle and takes from it.
 template <typename T>

@@ -108,7 +108,7 @@ def test_seeds() -> None:
 
 def test_generators_move_on_and_repeat() -> None:
     p = torch.full((32, 1000), 1e-3)
-    first, second = torch.Generator(torch.get_default_device()).manual_seed(5), torch.Generator().manual_seed(5)
+    first, second = torch.Generator(torch.get_default_device()).manual_seed(5), torch.Generator(torch.get_default_device()).manual_seed(5)
     a = [sampling.sampling_from_probs(p, generator=first).tolist() for _ in range(3)]
     b = [sampling.sampling_from_probs(p, generator=second).tolist() for _ in range(3)]
     assert a == b and a[0] != a[1] != a[2]

@@ -1,0 +1,403 @@
+// Prefill on Hopper (FlashAttention-3, arXiv 2407.08608): one block a multiprocessor, whose warps have roles (wgmma_shape.cuh). Producers keep
+// the rings of K and V full; each consuming warpgroup has 64 query rows, their sums O in registers, and sees every step of keys.
+// Of a consumer's step: the products S = Q K^T of this step and O += P V of the step before are issued together; while the latter run, S
+// becomes weights P, which stay in registers as the operand of the next step's O += P V. The two warpgroups take turns at issuing, so that
+// one computes weights while the other's products have the tensor cores.
+// Only the tile's end waits for everything, and by then the producers are at the next tile.
+#pragma once
+
+#include "attention/config.cuh"
+#include "attention/fragment_softmax.cuh"
+#include "attention/key_stream.cuh"
+#include "attention/merge.cuh"
+#include "attention/output.cuh"
+#include "attention/problem.cuh"
+#include "attention/query_fragments.cuh"
+#include "attention/state.cuh"
+#include "attention/wgmma_producer.cuh"
+#include "attention/wgmma_shape.cuh"
+#include "ptx/launch.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace girih::attention {
+
+// Named barriers of the block (workers' own is kWorkersBarrier).
+inline constexpr int kTurnBarrier = 1;   // + warpgroup: whose turn it is
+inline constexpr int kGroupBarrier = 3;  // + warpgroup
+
+template <Config c, class Variant>
+class WgmmaPrefill {
+ public:
+  using Shape = WgmmaShape<c, Variant>;
+  using T = Storage<c.q_type>;
+  static constexpr int kKeyTiles = c.kv_block / 8;
+  static constexpr int kSumTiles = c.head_dim_vo / 8;
+  static constexpr int kWords = (c.kv_block + 31) / 32;  // of masks
+  static constexpr bool kFixed = kFixedMaximum<c, Variant>;
+  static constexpr bool kTakesTurns = c.workers() == 2 * kGroupWarps * ptx::kWarp;
+
+  __device__ __forceinline__ WgmmaPrefill(const Args& p, const typename Variant::Params& params, u8* s_memory)
+      : p_(p),
+        params_(params),
+        s_memory_(s_memory),
+        barriers_(s_memory),
+        warp_(ptx::warp_idx()),
+        lane_(ptx::lane_idx()),
+        query_(ptx::rows_along_mn(s_memory + Shape::kQueryAt + group() * kGroupRows * kStackRow)),
+        keys_(ptx::rows_along_mn(s_memory + Shape::kKeysAt)),
+        values_(ptx::rows_along_k(s_memory + Shape::kValuesAt, Shape::kStack)) {}
+
+  __device__ __forceinline__ void run(UnitItems items) {
+    if (kTakesTurns && group() == 1) ptx::arrive_named(kTurnBarrier, c.workers());
+#pragma unroll 1
+    for (int i = 0; i < p_.num_segments; ++i) modes_ |= p_.segments[i].box_tokens == 0 ? kOrdersCopies : 0;
+    u32 query_parity = 0;
+#pragma unroll 1
+    for (const abi::WorkItem* item = items.begin; item != items.end; ++item) {
+      if (item->row_count == 0) continue;
+      ptx::prefetch_l1(item + 1);
+      if (is_first(*item)) {
+        prefetch_merges<c>(p_, *item);
+        ptx::mbarrier_wait(barriers_.query_full(), query_parity);
+        query_parity ^= 1U;
+        keep_hooks();
+      }
+      if (is_first(*item) || is_chunk(*item)) clear();
+      modes_ = (modes_ & kOrdersCopies) | (item->row_count > kGroupRows ? kTurns : 0);
+      if (item->row_count > group() * kGroupRows) {
+        add_item(*item);
+      } else {
+        pass_item(*item);
+      }
+      if (is_last(*item) || is_chunk(*item)) {
+        add_pending();
+        end_tile(*item);
+      }
+    }
+    if (kTakesTurns && group() == 0) ptx::sync_named(kTurnBarrier, c.workers());
+  }
+
+ private:
+  // In one register.
+  static constexpr int kTurns = 1;         // both warpgroups have rows of the tile
+  static constexpr int kOrdersCopies = 2;  // some keys come by the producers' own copies
+
+  __device__ __forceinline__ int group() const { return warp_ / kGroupWarps; }
+  /// First of this warp's rows of the tile.
+  __device__ __forceinline__ int first_row() const { return 16 * warp_; }
+  __device__ __forceinline__ void release(u64* s_barrier) const {
+    if (lane_ == 0) ptx::mbarrier_arrive(s_barrier);
+  }
+  __device__ __forceinline__ u8* own_rows() const {
+    return s_memory_ + Shape::kRowsAt + first_row() * static_cast<int>(sizeof(RowVars));
+  }
+
+  /// What hooks ask of this warp's rows, for a new tile: the rows themselves have come with Q.
+  __device__ __forceinline__ void keep_hooks() const {
+    if constexpr (kKeepsHookRows<Variant> && kKeepsHooks<Variant>) {
+      if (lane_ < 16) {
+        u8* s_row = own_rows() + lane_ * static_cast<int>(sizeof(RowVars));
+        const RowVars row = *reinterpret_cast<const RowVars*>(s_row);
+        *reinterpret_cast<HookRow<Variant>*>(s_row) = {Variant::mask_row(params_, row), Variant::logits_row(params_, row)};
+      }
+      ptx::sync_warp();
+    }
+  }
+  __device__ __forceinline__ void clear() {
+    clear_sums(state_, o_);
+    if constexpr (kFixed) state_.m[0] = state_.m[1] = kMaximum<Variant>;
+  }
+
+  __device__ __forceinline__ void add_item(const abi::WorkItem& item) {
+    const StepRange range = step_range<Variant>(p_, item);
+    int begin = item.kv_begin;
+    const int last = is_last(item) ? range.end - c.kv_block : range.end;  // from here on Q is no longer needed
+    if (begin >= range.end && is_last(item)) release(barriers_.query_empty());
+    if (pending_ == 0 && begin < range.end) {
+      step<true>(item, range, begin, last);
+      begin += c.kv_block;
+    }
+#pragma unroll 1
+    for (; begin < range.end; begin += c.kv_block) step<false>(item, range, begin, last);
+  }
+  /// None of the tile's rows are this warpgroup's: the steps go by.
+  __device__ __forceinline__ void pass_item(const abi::WorkItem& item) {
+#pragma unroll 1
+    for (int begin = item.kv_begin; begin < item.kv_end; begin += c.kv_block) {
+      ptx::mbarrier_wait(barriers_.key_full(stage_of<Shape>(step_)), parity_of<Shape>(step_));
+      release(barriers_.key_empty(stage_of<Shape>(step_)));
+      ptx::mbarrier_wait(barriers_.value_full(stage_of<Shape>(step_)), parity_of<Shape>(step_));
+      release(barriers_.value_empty(stage_of<Shape>(step_)));
+      ++step_;
+    }
+    if (is_last(item)) release(barriers_.query_empty());
+  }
+
+  /// The step's keys join the state but for P V, which is left pending. kFirst: nothing is pending.
+  template <bool kFirst>
+  __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin, int last) {
+    float s[kKeyTiles][4];
+    ptx::mbarrier_wait(barriers_.key_full(stage_of<Shape>(step_)), parity_of<Shape>(step_));
+    if constexpr (!kFirst) wait_for_values();
+    if ((modes_ & kOrdersCopies) != 0) ptx::fence_async_proxy();
+    if (kTakesTurns && (modes_ & kTurns) != 0) ptx::sync_named(kTurnBarrier + group(), c.workers());
+    ptx::wgmma_fence();
+    issue_scores(s);
+    if constexpr (!kFirst) issue_values();
+    if (kTakesTurns && (modes_ & kTurns) != 0) ptx::arrive_named(kTurnBarrier + 1 - group(), c.workers());
+    ptx::wgmma_wait<kFirst ? 0 : 1>();
+    release(barriers_.key_empty(stage_of<Shape>(step_)));
+    float correction[2] = {1.0F, 1.0F};
+    const ScoreFactor<c, Variant> factor = ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);  // there are no scales
+    const bool corrects = finish_scores(item, range, begin, factor, s, correction);
+    if (begin >= last) release(barriers_.query_empty());
+    if constexpr (Variant::kSoftmax) {
+      const float bases[2] = {base(0), base(1)};
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) weigh(bases, state_.l, s[n], factor.to_base2);
+    }
+    if constexpr (!kFirst) {
+      finish_values();
+      if (corrects) correct_sums(correction, o_);
+    }
+#pragma unroll
+    for (int i = 0; i < kKeyTiles / 2; ++i) pack_weights<T>(s[2 * i], s[2 * i + 1], weights_[i]);
+    pending_ = min(c.kv_block, range.end - begin);
+    ++step_;
+  }
+
+  __device__ __forceinline__ void issue_scores(float (&s)[kKeyTiles][4]) const {
+    const u64 keys = keys_ + static_cast<u32>(stage_of<Shape>(step_) * (Shape::kKeyStage >> 4));
+#pragma unroll
+    for (int i = 0; i < c.head_dim_qk / 16; ++i) {
+      constexpr int kSteps = kStackDims / 16;
+      const u64 query = query_ + static_cast<u32>(i / kSteps * (Shape::kQueryStack >> 4) + i % kSteps * 2);
+      ptx::wgmma_shared<T>(s, query, keys + static_cast<u32>(i / kSteps * (Shape::kStack >> 4) + i % kSteps * 2), i > 0);
+    }
+    ptx::wgmma_commit();
+  }
+  __device__ __forceinline__ void issue_values() {
+    const u64 values = values_ + static_cast<u32>(stage_of<Shape>(step_ - 1) * (Shape::kValueStage >> 4));
+#pragma unroll
+    for (int i = 0; i < kKeyTiles / 2; ++i) {
+      ptx::wgmma_registers<T>(o_, weights_[i], values + static_cast<u32>(i * (16 * kStackRow >> 4)), true);
+    }
+    ptx::wgmma_commit();
+  }
+  /// V of the pending step, the one before step_.
+  __device__ __forceinline__ void wait_for_values() const {
+    ptx::mbarrier_wait(barriers_.value_full(stage_of<Shape>(step_ - 1)), parity_of<Shape>(step_ - 1));
+    if (pending_ < c.kv_block) clear_values();
+  }
+  /// The pending products are done.
+  __device__ __forceinline__ void finish_values() {
+    ptx::wgmma_wait<0>();
+    release(barriers_.value_empty(stage_of<Shape>(step_ - 1)));
+  }
+  __device__ __forceinline__ void add_pending() {
+    if (pending_ == 0) return;
+    wait_for_values();
+    if ((modes_ & kOrdersCopies) != 0) ptx::fence_async_proxy();
+    ptx::wgmma_fence();
+    issue_values();
+    finish_values();
+    pending_ = 0;
+  }
+  /// Rows of V past the step's keys become zeros: their weights are, but 0 times NaN is not. Each warpgroup for itself, since it waits for
+  /// its own writes only.
+  __device__ __forceinline__ void clear_values() const {
+    u8* s_values = s_memory_ + Shape::kValuesAt + stage_of<Shape>(step_ - 1) * Shape::kValueStage;
+    const int thread = ptx::thread_idx() % (kGroupWarps * ptx::kWarp);
+    const int chunks = (c.kv_block - pending_) * 8;
+#pragma unroll 1
+    for (int i = thread; i < chunks; i += kGroupWarps * ptx::kWarp) {
+#pragma unroll
+      for (int stack = 0; stack < Shape::kValueStacks; ++stack) {
+        *reinterpret_cast<Vec16*>(s_values + stack * Shape::kStack + pending_ * kStackRow + i * 16) = Vec16{};
+      }
+    }
+    ptx::fence_async_proxy();
+    ptx::sync_named(kGroupBarrier + group(), kGroupWarps * ptx::kWarp);
+  }
+
+  /// What weights are relative to.
+  __device__ __forceinline__ float base(int half) const { return kFixed ? kMaximum<Variant> : base_of(state_.m[half]); }
+
+  /// Hooks and masks, then the maxima; true where `correction` must be applied to the sums.
+  __device__ __forceinline__ bool finish_scores(const abi::WorkItem& item, const StepRange& range, int begin,
+                                                const ScoreFactor<c, Variant>& factor, float (&s)[kKeyTiles][4], float (&correction)[2]) {
+    const FragmentKeys keys = {range.positions, begin, range.end};
+    if constexpr (Variant::kHasLogits) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        apply_logits<Variant>(params_, logits_row(8 * half + lane_ / 4), half, keys, factor.raw, s);
+      }
+    } else {
+      if (factor.negative()) negate(s);
+    }
+    if (begin < range.full_begin || begin + c.kv_block > range.full_end) hide(item, range, begin, s);
+    if constexpr (Variant::kSoftmax && !kFixed) {
+      if (ptx::any(exceeds_base(state_, s, factor.to_base2, kSlack<c.q_type>))) {
+        const float tops[2] = {top_of_row(s, 0), top_of_row(s, 1)};
+        return raise_maxima(state_, tops, factor.to_base2, correction);
+      }
+    }
+    return false;
+  }
+
+  __device__ __forceinline__ void hide(const abi::WorkItem& item, const StepRange& range, int begin, float (&s)[kKeyTiles][4]) const {
+    if constexpr (!Variant::kHasMask) {
+      hide_past_end<Variant>(s, range.end - begin);
+    } else {
+      const KeyList list = kKeepsPositions<Variant> ? range.positions : key_list(p_, item);
+      // A lane evaluates the mask of row lane % 16 over every other word of keys.
+      u32 visible[(kWords + 1) / 2];
+      const auto row = mask_row(lane_ % 16);
+#pragma unroll
+      for (int i = 0; i < (kWords + 1) / 2; ++i) {
+        const int first = begin + 64 * i;
+        if (list.page_positions) {
+          const u32 low = visible_keys<Variant>(params_, row, {list, first, range.end});
+          const u32 high = visible_keys<Variant>(params_, row, {list, first + 32, range.end});
+          visible[i] = lane_ < 16 ? low : high;
+        } else {
+          visible[i] = visible_keys<Variant>(params_, row, {list, first + lane_ / 16 * 32, range.end});
+        }
+      }
+#pragma unroll
+      for (int word = 0; word < kWords; ++word) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const u32 own = ptx::shuffle(visible[word / 2], word % 2 * 16 + 8 * half + lane_ / 4) >> fragment_key(0, 0);
+#pragma unroll
+          for (int n = 4 * word; n < min(4 * word + 4, kKeyTiles); ++n) {
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+              float& score = s[n][2 * half + j];
+              score = (own & (1U << (8 * (n % 4) + j))) != 0 ? score : kHidden<Variant>;
+            }
+          }
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ typename Variant::MaskRow mask_row(int row) const {
+    const u8* kept = own_rows() + row * sizeof(RowVars);
+    if constexpr (kKeepsHooks<Variant>) return reinterpret_cast<const HookRow<Variant>*>(kept)->mask;
+    if constexpr (!kKeepsHooks<Variant>) return Variant::mask_row(params_, *reinterpret_cast<const RowVars*>(kept));
+  }
+  __device__ __forceinline__ typename Variant::LogitsRow logits_row(int row) const {
+    const u8* kept = own_rows() + row * sizeof(RowVars);
+    if constexpr (!kLogitsRead<Variant>) return {};
+    if constexpr (kLogitsRead<Variant> && kKeepsHooks<Variant>) return reinterpret_cast<const HookRow<Variant>*>(kept)->logits;
+    if constexpr (kLogitsRead<Variant> && !kKeepsHooks<Variant>)
+      return Variant::logits_row(params_, *reinterpret_cast<const RowVars*>(kept));
+  }
+
+  // ---------------------------------------------------------------------------------------------------------------- a tile's end
+
+  __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float l = sum_of_row(state_.l[half]);
+      const float m = kFixed ? (l == 0.0F ? -kInfinity : kMaximum<Variant>) : state_.m[half];
+      end_row(item, half, {m, l});
+    }
+    if (is_last(item) && item.part_row >= 0) arrive<c, Variant>(p_, params_, item, reinterpret_cast<u32*>(s_memory_ + Shape::kLastAt));
+  }
+
+  /// One of the lane's rows: the four lanes that share it exchange values, so that each writes eight neighbouring dims at a time.
+  __device__ __forceinline__ void end_row(const abi::WorkItem& item, int half, RowState state) {
+    const int row = first_row() + 8 * half + lane_ / 4;
+    const bool exists = row < item.row_count;
+    const int kept = min(row, item.row_count - 1);
+    const bool leads = exists && lane_ % 4 == 0;
+    const int dim = lane_ % 4 * 8;
+    if constexpr (c.batch_invariant) {
+      if (is_chunk(item)) {
+        const auto chunk = ChunkRow<c, Variant::kSoftmax>::begin(p_, kept, state, is_first(item));
+        ptx::sync_warp();  // all lanes have read the state so far
+        if (leads) chunk.write_state(state);
+        const auto writer = RowWriter<c, Variant>::make(p_, params_, item, kept, state, 1.0F);
+#pragma unroll
+        for (int n = 0; n < kSumTiles; n += 4) {
+          float x[8];
+          take_dims(n, half, x);
+          if (!exists) continue;
+          chunk.fold_values(8 * n + dim, x);
+          if (is_last(item)) writer.write(8 * n + dim, x);
+        }
+        if (is_last(item) && leads) writer.write_state();
+        return;
+      }
+    }
+    const auto writer = RowWriter<c, Variant>::make(p_, params_, item, kept, state, 1.0F);
+#pragma unroll
+    for (int n = 0; n < kSumTiles; n += 4) {
+      float x[8];
+      take_dims(n, half, x);
+      if (exists) writer.write(8 * n + dim, x);
+    }
+    if (leads) writer.write_state();
+  }
+
+  /// The eight dims of column tile n + lane % 4 of a row, of which each of its lanes has two.
+  __device__ __forceinline__ void take_dims(int n, int half, float (&x)[8]) const {
+    const int own = lane_ % 4;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float v[4] = {o_[n][2 * half + j], o_[n + 1][2 * half + j], o_[n + 2][2 * half + j], o_[n + 3][2 * half + j]};
+      float got[4];  // from lane own ^ turn
+#pragma unroll
+      for (int turn = 0; turn < 4; ++turn) {
+        const int to = own ^ turn;
+        const float given = to < 2 ? (to == 0 ? v[0] : v[1]) : (to == 2 ? v[2] : v[3]);
+        got[turn] = turn == 0 ? given : ptx::shuffle_xor(given, turn);
+      }
+#pragma unroll
+      for (int from = 0; from < 4; ++from) {
+        const int turn = own ^ from;
+        x[2 * from + j] = turn < 2 ? (turn == 0 ? got[0] : got[1]) : (turn == 2 ? got[2] : got[3]);
+      }
+    }
+  }
+
+  const Args& p_;
+  const typename Variant::Params& params_;
+  u8* s_memory_;
+  WgmmaBarriers<Shape> barriers_;
+  int warp_, lane_;
+  u64 query_, keys_, values_;  // descriptors, of the rings' first stages
+  u32 step_ = 0;               // of the block's: the next
+
+  float o_[kSumTiles][4];
+  FragmentState state_;
+  u32 weights_[kKeyTiles / 2][4];  // P of the step before,
+  int pending_ = 0;                // of so many keys; 0: none
+  int modes_ = 0;
+};
+
+template <Config c, class Variant>
+__device__ __forceinline__ void run_wgmma(const Args& p) {
+  using Shape = WgmmaShape<c, Variant>;
+  static_assert(Shape::kSharedBytes <= c.shared_bytes);
+  u8* s_memory = ptx::shared_memory();
+  if (ptx::thread_idx() == 0) WgmmaBarriers<Shape>(s_memory).init();
+  ptx::wait_for_previous_grid();
+  prefetch_plan(p);
+  ptx::sync_block();
+  const int role = ptx::warp_idx() - Shape::kWarps;
+  // Registers of a block are 64 Ki: what producers give up, consumers take.
+  if (role >= 0) {
+    ptx::lower_registers<24>();
+    produce<c, Variant>(p, unit_items(p), role, s_memory);
+  } else {
+    ptx::raise_registers<240>();
+    const typename Variant::Params params = Variant::load_params(p);
+    WgmmaPrefill<c, Variant>(p, params, s_memory).run(unit_items(p));
+  }
+  ptx::start_next_grid();
+}
+
+}  // namespace girih::attention

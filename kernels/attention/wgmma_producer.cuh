@@ -1,0 +1,233 @@
+// What the producing warps of the wgmma family do: one warp brings every step's K into its ring, another V, two bring each tile's Q; each
+// runs ahead of the consumers as far as its ring allows.
+// K and V come by the copy engine where the segment has a map: boxes of `box_tokens` keys, which lie in one page, by 64 dims, one lane for
+// each place of a box in the step; the page ids of the next step are asked for before the wait. Stores that the copy engine cannot take
+// (pages of few tokens, odd strides) are copied by the warp, a row at a time, as is Q.
+// Boxes past the item's keys are not asked for: what lies there is hidden from scores, and consumers clear such rows of V.
+#pragma once
+
+#include "attention/config.cuh"
+#include "attention/key_stream.cuh"
+#include "attention/problem.cuh"
+#include "attention/wgmma_shape.cuh"
+#include "core/types.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/thread.cuh"
+#include "ptx/tma.cuh"
+
+namespace girih::attention {
+
+/// The warp that brings K, or V.
+template <Config c, class Variant, bool kIsValue>
+class KeyProducer {
+ public:
+  using Shape = WgmmaShape<c, Variant>;
+  static constexpr int kStacks = kIsValue ? Shape::kValueStacks : Shape::kKeyStacks;
+  static constexpr int kStage = kIsValue ? Shape::kValueStage : Shape::kKeyStage;
+  static constexpr int kDims = kIsValue ? c.head_dim_vo : c.head_dim_qk;
+  static constexpr Type kType = kIsValue ? c.v_type : c.k_type;
+
+  __device__ __forceinline__ KeyProducer(const Args& p, u8* s_memory)
+      : p_(p),
+        s_ring_(s_memory + (kIsValue ? Shape::kValuesAt : Shape::kKeysAt)),
+        barriers_(s_memory),
+        lane_(ptx::lane_idx()) {}
+
+  __device__ __forceinline__ void run(UnitItems items) {
+#pragma unroll 1
+    for (const abi::WorkItem* item = items.begin; item != items.end; ++item) {
+      if (item->row_count == 0 || item->kv_begin >= item->kv_end) continue;
+      const abi::SegmentArg& segment = p_.segments[item->segment];
+      const i64 table_begin = blob_array<abi::KvRow>(p_, p_.plan->kv_rows)[item->kv_row].table_begin;
+      if (segment.box_tokens > 0) {
+        bring_boxes(*item, segment, table_begin);
+      } else {
+        bring_rows(*item, segment, table_begin);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int stage() const { return stage_of<Shape>(step_); }
+  __device__ __forceinline__ u64* full() const { return kIsValue ? barriers_.value_full(stage()) : barriers_.key_full(stage()); }
+  __device__ __forceinline__ u64* empty() const { return kIsValue ? barriers_.value_empty(stage()) : barriers_.key_empty(stage()); }
+  __device__ __forceinline__ const abi::PlaneArg& plane(const abi::SegmentArg& segment) const {
+    return kIsValue ? segment.v : segment.k;
+  }
+
+  __device__ __forceinline__ void bring_boxes(const abi::WorkItem& item, const abi::SegmentArg& segment, i64 table_begin) {
+    const abi::TensorMap* map = &p_.kv_maps[item.segment][kIsValue ? 1 : 0];
+    const int box = segment.box_tokens;
+    const int end = item.kv_end;
+    const int head = item.kv_head;
+    int key = item.kv_begin + lane_ * box;  // of this lane's box
+    bool exists = lane_ * box < Shape::kStepKeys && key < end;
+    i32 page = exists ? page_of(segment, table_begin, key) : 0;
+#pragma unroll 1
+    for (int begin = item.kv_begin; begin < end; begin += Shape::kStepKeys) {
+      const i32 own_page = page;
+      const bool own = exists;
+      const auto slot = static_cast<i32>(slot_of(segment, table_begin, key));
+      key += Shape::kStepKeys;
+      exists = exists && key < end;
+      if (exists) page = page_of(segment, table_begin, key);
+      const int boxes = (min(Shape::kStepKeys, end - begin) + box - 1) / box;
+      ptx::mbarrier_wait(empty(), parity_of<Shape>(step_) ^ 1U);
+      if (lane_ == 0) {
+        ptx::mbarrier_arrive_expect(full(), static_cast<u32>(boxes * box * kStacks * kStackRow));
+        ptx::mbarrier_arrive_many(full(), kFullArrivals - 1);
+      }
+      if (own) {
+        u8* s_rows = s_ring_ + stage() * kStage + lane_ * box * kStackRow;
+#pragma unroll
+        for (int i = 0; i < kStacks; ++i) ptx::tma_load(s_rows + i * Shape::kStack, map, i * kStackDims, head, slot, own_page, full());
+      }
+      ptx::sync_warp();
+      ++step_;
+    }
+  }
+  __device__ __forceinline__ static i32 page_of(const abi::SegmentArg& segment, i64 table_begin, int key) {
+    if (segment.page_size.divisor == 0) return 0;
+    return segment.kv_indices[table_begin + divide(static_cast<u32>(key), segment.page_size)];
+  }
+  __device__ __forceinline__ static i64 slot_of(const abi::SegmentArg& segment, i64 table_begin, int key) {
+    if (segment.page_size.divisor == 0) return table_begin + key;
+    const u32 at = static_cast<u32>(key);
+    return static_cast<i64>(at - divide(at, segment.page_size) * segment.page_size.divisor);
+  }
+
+  /// A lane looks up a key's place, whose page has been asked for before; then eight lanes copy a row, or each its own by single elements.
+  /// The copies land while the next step's are issued: consumers order them before their products.
+  __device__ __forceinline__ void bring_rows(const abi::WorkItem& item, const abi::SegmentArg& segment, i64 table_begin) {
+    const abi::PlaneArg& from = plane(segment);
+    const bool whole = copies_whole_chunks<kType>(from, 2 * kDims);
+    const int end = item.kv_end;
+    const int head = item.kv_head;
+    i32 page = item.kv_begin + lane_ < end ? page_of(segment, table_begin, item.kv_begin + lane_) : 0;
+#pragma unroll 1
+    for (int begin = item.kv_begin; begin < end; begin += Shape::kStepKeys) {
+      ptx::mbarrier_wait(empty(), parity_of<Shape>(step_) ^ 1U);
+#pragma unroll 1
+      for (int first = 0; first < Shape::kStepKeys; first += ptx::kWarp) {
+        const int key = begin + first + lane_;
+        const u8* g_row = key < end ? key_address(from, page, slot_of(segment, table_begin, key), head) : nullptr;
+        const int later = begin + min(first + ptx::kWarp, Shape::kStepKeys) + lane_;
+        if (later < end) page = page_of(segment, table_begin, later);
+        u8* s_rows = s_ring_ + stage() * kStage + first * kStackRow;
+        const int rows = min(ptx::kWarp, Shape::kStepKeys - first);
+        if (whole) {
+          copy_rows(s_rows, g_row, rows);
+        } else if (lane_ < rows) {
+          gather_row(s_rows, g_row, from.dim_stride);
+        }
+      }
+      if (whole) {
+        ptx::mbarrier_arrive_after_copies(full());
+      } else {
+        ptx::mbarrier_arrive(full());
+      }
+      if (lane_ == 0) ptx::mbarrier_arrive(full());
+      ++step_;
+    }
+  }
+  /// `rows` rows, of which every lane has the place of one (null: zeros).
+  __device__ __forceinline__ void copy_rows(u8* s_rows, const u8* g_row, int rows) const {
+    const int chunk = lane_ % 8;
+#pragma unroll 1
+    for (int first = 0; first < rows; first += ptx::kWarp / 8) {
+      const int row = first + lane_ / 8;
+      const u8* source = shuffle_pointer(g_row, row);
+#pragma unroll
+      for (int i = 0; i < kStacks; ++i) {
+        const int dim = i * kStackDims + 8 * chunk;
+        if (dim < kDims) ptx::cp_async_16(s_rows + i * Shape::kStack + stack_offset(row, chunk), source + 2 * dim, source != nullptr);
+      }
+    }
+  }
+  /// This lane's row.
+  __device__ __forceinline__ void gather_row(u8* s_rows, const u8* g_row, i64 dim_stride) const {
+#pragma unroll 1
+    for (int dim = 0; dim < kDims; ++dim) {
+      u8* s_chunk = s_rows + dim / kStackDims * Shape::kStack + stack_offset(lane_, dim / 8);
+      reinterpret_cast<u16*>(s_chunk)[dim % 8] = g_row != nullptr ? *reinterpret_cast<const u16*>(g_row + dim * dim_stride) : u16{0};
+    }
+  }
+
+  const Args& p_;
+  u8* s_ring_;
+  WgmmaBarriers<Shape> barriers_;
+  int lane_;
+  u32 step_ = 0;  // of the block's
+};
+
+/// Rows [first_row, first_row + rows) of the item's tile as hooks see them, by one warp; those past the tile's last one are that one.
+template <Config c>
+__device__ __forceinline__ void describe_rows(const Args& p, const abi::WorkItem& item, int first_row, int rows, u8* s_rows) {
+  const auto* requests = blob_array<abi::RequestInfo>(p, p.plan->requests);
+  const int last_row = item.row_count - 1;
+  i32 request = find_request_warp(requests, p.plan->num_requests, (item.row_begin + min(first_row, last_row)) / c.group);
+#pragma unroll 1
+  for (int row = ptx::lane_idx(); row < rows; row += ptx::kWarp) {
+    const RowPlace place = place_row<c>(item.row_begin + min(first_row + row, last_row), item.kv_head);
+    while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
+    reinterpret_cast<RowVars*>(s_rows)[row] = describe_row(requests[request], request, place, item.kv_head);
+  }
+}
+
+/// The warps that bring Q, `part` of kQueryWarps of a tile's rows each. Rows past the tile's last one are zeros.
+template <Config c, class Variant>
+__device__ __forceinline__ void produce_query(const Args& p, UnitItems items, int part, u8* s_memory) {
+  using Shape = WgmmaShape<c, Variant>;
+  constexpr int kRows = c.tile_rows / kQueryWarps;
+  constexpr int kChunks = c.head_dim_qk / 8;
+  const WgmmaBarriers<Shape> barriers(s_memory);
+  const int lane = ptx::lane_idx();
+  const bool whole = rows_aligned(p.q, 16);
+  u32 parity = 1;
+#pragma unroll 1
+  for (const abi::WorkItem* item = items.begin; item != items.end; ++item) {
+    if (item->row_count == 0 || !is_first(*item)) continue;
+    ptx::mbarrier_wait(barriers.query_empty(), parity);
+    parity ^= 1U;
+#pragma unroll 4
+    for (int i = lane; i < kRows * kChunks; i += ptx::kWarp) {
+      const int row = part * kRows + i / kChunks;
+      const int chunk = i % kChunks;
+      u8* s_chunk = s_memory + Shape::kQueryAt + chunk / 8 * Shape::kQueryStack + stack_offset(row, chunk % 8);
+      const bool exists = row < item->row_count;
+      const RowPlace place = place_row<c>(item->row_begin + min(row, item->row_count - 1), item->kv_head);
+      const u8* g_chunk = row_address(p.q, place.token, place.q_head) + 16 * chunk;
+      if (whole) {
+        ptx::cp_async_16(s_chunk, g_chunk, exists);
+      } else {
+#pragma unroll 1
+        for (int j = 0; j < 8; ++j) {
+          reinterpret_cast<u16*>(s_chunk)[j] = exists ? reinterpret_cast<const u16*>(g_chunk)[j] : u16{0};
+        }
+      }
+    }
+    ptx::cp_async_commit();
+    if constexpr (kKeepsHookRows<Variant>) {
+      describe_rows<c>(p, *item, part * kRows, kRows, s_memory + Shape::kRowsAt + part * kRows * static_cast<int>(sizeof(RowVars)));
+    }
+    ptx::cp_async_wait<0>();
+    ptx::fence_async_proxy();
+    ptx::sync_warp();
+    if (lane == 0) ptx::mbarrier_arrive(barriers.query_full());
+  }
+}
+
+/// Producing warp `role`.
+template <Config c, class Variant>
+__device__ __forceinline__ void produce(const Args& p, UnitItems items, int role, u8* s_memory) {
+  if (role == 0) {
+    KeyProducer<c, Variant, false>(p, s_memory).run(items);
+  } else if (role == 1) {
+    KeyProducer<c, Variant, true>(p, s_memory).run(items);
+  } else {
+    produce_query<c, Variant>(p, items, role - 2, s_memory);
+  }
+}
+
+}  // namespace girih::attention

@@ -1,0 +1,75 @@
+// Hopper's copy engine and warpgroup products, word by word: as kernels.cuh, for sm_90 alone.
+#include "core/convert.cuh"
+#include "core/types.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/thread.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace girih::ptx_check {
+
+constexpr int kQueries = 64, kKeys = 96, kDims = 64;  // rows of 128 bytes: Q, then K, which is V as well
+constexpr int kBoxRows = 32;
+constexpr int kProductWords = kKeys / 2 + kDims / 2;  // of a thread
+
+struct ProductParams {
+  abi::TensorMap map;  // [1, kQueries + kKeys, 1, kDims], boxes of kBoxRows
+  u32* out;            // [128, 2, kProductWords]: bf16, then f16
+};
+
+/// S = Q K^T and O = S V by one warpgroup, S rounded to T between them.
+template <typename T>
+__device__ __forceinline__ void multiply_tiles(const u8* s_rows, u32* out) {
+  float s[kKeys / 8][4];
+  ptx::wgmma_fence();
+  for (int i = 0; i < kDims / 16; ++i) {
+    ptx::wgmma_shared<T>(s, ptx::rows_along_mn(s_rows) + static_cast<u64>(2 * i),
+                         ptx::rows_along_mn(s_rows + kQueries * 128) + static_cast<u64>(2 * i), i > 0);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  u32 a[kKeys / 16][4];
+#pragma unroll
+  for (int i = 0; i < kKeys / 16; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) a[i][j] = pack<T>(s[2 * i + j / 2][j % 2 * 2], s[2 * i + j / 2][j % 2 * 2 + 1]);
+  }
+  float o[kDims / 8][4];
+#pragma unroll
+  for (int i = 0; i < kDims / 2; ++i) o[i / 4][i % 4] = 1.0F;
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < kKeys / 16; ++i) {
+    ptx::wgmma_registers<T>(o, a[i], ptx::rows_along_k(s_rows + kQueries * 128, kKeys * 128) + static_cast<u64>(128 * i), true);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+#pragma unroll
+  for (int i = 0; i < kKeys / 2; ++i) out[i] = bits_of(s[i / 4][i % 4]);
+#pragma unroll
+  for (int i = 0; i < kDims / 2; ++i) out[kKeys / 2 + i] = bits_of(o[i / 4][i % 4]);
+}
+
+__device__ __forceinline__ void check_products(const ProductParams& p) {
+  u8* s_rows = ptx::shared_memory();
+  constexpr int kBytes = (kQueries + kKeys) * 128;
+  u64* s_full = reinterpret_cast<u64*>(s_rows + kBytes);
+  if (ptx::thread_idx() == 0) {
+    ptx::mbarrier_init(s_full, 1);
+    ptx::mbarrier_fence_init();
+    ptx::tma_prefetch_map(&p.map);
+    ptx::mbarrier_arrive_expect(s_full, kBytes);
+    for (int row = 0; row < kQueries + kKeys; row += kBoxRows) ptx::tma_load(s_rows + row * 128, &p.map, 0, 0, row, 0, s_full);
+  }
+  ptx::sync_block();
+  ptx::mbarrier_wait(s_full, 0);
+  u32* out = p.out + ptx::thread_idx() * 2 * kProductWords;
+  multiply_tiles<bf16>(s_rows, out);
+  multiply_tiles<f16>(s_rows, out + kProductWords);
+}
+
+}  // namespace girih::ptx_check
+
+extern "C" __global__ void ptx_check_products(const __grid_constant__ girih::ptx_check::ProductParams p) {
+  girih::ptx_check::check_products(p);
+}
