@@ -225,7 +225,6 @@ TEST(PageKernels, AppendByTableFollowsItsArrays) {
   abi::RowsParams table{};
   table.page_size = {static_cast<std::uint32_t>(kPageSize), 0x80000000U, 33};
   table.kv_indices = kv_indices.data();
-  table.table.given = 1;
   table.table.num_pages = kPages;
   table.table.num_entries = std::ssize(kv_indices);
   const auto bytes_of = [](const auto& v) { return reinterpret_cast<const unsigned char*>(v.data()); };

@@ -97,7 +97,7 @@ __device__ __forceinline__ abi::TokenPlace listed_place(const P& p, i64 row) {
 template <typename P>
 __device__ __forceinline__ PlannedKey key_of(const P& p, i64 row) {
   if (p.places != nullptr) return {p.places[row], 0};
-  return p.table.given != 0 ? PlannedKey{listed_place(p, row), 0} : planned_key(p, row);
+  return planned_key(p, row);
 }
 
 /// positions[row], or by requests: offsets[i] + row - indptr[i].

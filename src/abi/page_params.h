@@ -23,7 +23,6 @@ struct AppendTable {
   std::int64_t num_requests;
   std::int64_t num_pages;    // of the store; ragged: its tokens
   std::int64_t num_entries;  // of kv_indices
-  std::int32_t given;
   std::int32_t wide;  // bit i: the i-th of the arrays above is int64, not int32
 };
 

@@ -249,7 +249,6 @@ void append(const Context& context, const KvStore& store, const AppendTable& tab
                               .num_requests = table.slots.rank == 0 ? table.kv_indptr.shape[0] - 1 : 0,
                               .num_pages = store.num_pages,
                               .num_entries = table.kv_indices.rank == 0 ? 0 : table.kv_indices.shape[0],
-                              .given = 1,
                               .wide = wide};
   page::append_by_table(context, store, args, static_cast<const std::int32_t*>(table.kv_indices.data), planes, rows, stream);
 }

@@ -116,8 +116,8 @@ std::string config_text(const PartConfig& c) {
   return fmt::format(
       "girih::abi::PartConfig{{.x = girih::abi::Elem::{}, .weight = girih::abi::Elem::{}, .out = girih::abi::Elem::{}, .dim = {}, "
       ".rotary = {}, .rotary_begin = {}, .threads = {}, .vectors = {}, .heads = {}, .aligned = {}, .residual = {}, .interleaved = {}, "
-      ".has_weight = {}, .has_bias = {}, .head_weights = {}, .paged = {}, .listed = {}, .act = girih::abi::Act::{}, .norm = girih::abi::Norm::{}, "
-      ".rotation = girih::abi::Rotation::{}, .scaling = girih::abi::Scaling::{}}}",
+      ".has_weight = {}, .has_bias = {}, .head_weights = {}, .paged = {}, .listed = {}, .act = girih::abi::Act::{}, "
+      ".norm = girih::abi::Norm::{}, .rotation = girih::abi::Rotation::{}, .scaling = girih::abi::Scaling::{}}}",
       text(kElems, c.x), text(kElems, c.weight), text(kElems, c.out), c.dim, c.rotary, c.rotary_begin, c.threads, c.vectors, c.heads,
       flag(c.aligned), flag(c.residual), flag(c.interleaved), flag(c.has_weight), flag(c.has_bias), flag(c.head_weights), flag(c.paged),
       flag(c.listed), text(kActs, c.act), text(kNorms, c.norm), text(kRotations, c.rotation), text(kScalings, c.scaling));
@@ -135,7 +135,8 @@ std::string part_name(const PartConfig& c) {
   name += fmt::format("_{}", text(kElems, c.out));
   if (c.scaling != Scaling::none) name += fmt::format("_{}", text(kScalings, c.scaling));
   if (c.heads > 1) name += fmt::format("_{}h", c.heads);
-  return name + fmt::format("{}_{}_{}x{}{}", c.listed ? "_listed" : (c.paged ? "_paged" : ""), c.dim, c.threads, c.vectors, c.aligned ? "" : "_elements");
+  return name + fmt::format("{}_{}_{}x{}{}", c.listed ? "_listed" : (c.paged ? "_paged" : ""), c.dim, c.threads, c.vectors,
+                            c.aligned ? "" : "_elements");
 }
 
 /// All of the (shaped) configurations, as bytes: what a loaded kernel is found by.
