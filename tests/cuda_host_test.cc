@@ -67,7 +67,7 @@ void copy(abi::CopyParams p) { page::run_copy_pages(p); }
 void merge(abi::MergeParams p) { attention::run_merge_states<float, float, float>(p); }
 
 /// sample() of 2 x 40,000 logits with top-k and top-p, and softmax of them: the sizes that the library chooses for this much shared memory.
-constexpr sampling::Config kSamplingConfig{12288, 16384, 4};
+constexpr sampling::Config kSamplingConfig{12288, 16384, 4, 2048};
 constexpr std::int64_t kSamplingFixed = sampling::Layout<kSamplingConfig, float, false>::kSlots;
 int num_sampling_slots = 0;
 void sample_top_k_top_p(abi::SampleParams p) {

@@ -23,8 +23,8 @@ using emulator::launch;
 using sampling::Config;
 using sampling::RowKind;
 
-constexpr Config kSmall{1024, 8192, 2};
-constexpr Config kLarge{8192, 16384, 4};
+constexpr Config kSmall{1024, 8192, 2, 1024};
+constexpr Config kLarge{8192, 16384, 4, 2048};
 constexpr int kSlots = 7;
 
 const Context& cpu() {

@@ -8,8 +8,6 @@
 
 namespace girih::sampling {
 
-constexpr int kBins = 2048;
-constexpr int kBinsEach = kBins / kThreads;
 constexpr int kMaxCluster = 16;
 constexpr int kFew = 128;  // entries that are put in order by comparing each with each
 
@@ -18,6 +16,7 @@ struct Config {
   int list_capacity;  // entries of Shared's list; a multiple of kThreads
   int tile_bytes;     // 8192 or 16384
   int ring;           // tiles on their way
+  int bins;           // of histograms
 };
 
 /// Keys in [low, high]; `histogram`: by parts of 2^shift keys instead of a list.
@@ -45,6 +44,8 @@ struct Shared {
   static constexpr int kOwn = kListCapacity * 5 / 6 / kThreads;  // of the list: entries of each thread; the rest is for what they do not hold
   static constexpr int kSpill = kListCapacity - kOwn * kThreads;
   static constexpr int kMaxTiles = static_cast<int>(abi::kMaxVocab) * 4 / kConfig.tile_bytes + 2;
+  static constexpr int kBins = kConfig.bins;
+  static constexpr int kBinsEach = kBins / kThreads;
   u64 scratch[kWarps];
   Edits edits;
   u32 histogram[kBins * 2];
@@ -120,23 +121,24 @@ __device__ __forceinline__ void append(S& to, int before, u32 key, i32 position)
 template <typename S>
 __device__ __forceinline__ void clear_histogram(S& s) {
 #pragma unroll 1
-  for (int i = ptx::thread_idx(); i < kBins * 2; i += kThreads) s.histogram[i] = 0;
+  for (int i = ptx::thread_idx(); i < S::kBins * 2; i += kThreads) s.histogram[i] = 0;
 }
-/// So many keys go into a bin that all kBins of them have width + 1.
+/// So many keys go into a bin that all of them have width + 1.
+template <typename S>
 __device__ __forceinline__ int shift_for(u32 width) {
   int shift = 0;
-  while (width >> shift >= static_cast<u32>(kBins)) ++shift;
+  while (width >> shift >= static_cast<u32>(S::kBins)) ++shift;
   return shift;
 }
 
 /// A thread's bins, from the top, and the sum of those before them.
 template <typename S>
-__device__ __forceinline__ Scan scan_bins(u64 (&own)[kBinsEach]) {
+__device__ __forceinline__ Scan scan_bins(u64 (&own)[S::kBinsEach]) {
   const S& s = sampling::own<S>();
   u64 sum = 0;
-  const int top = kBins - 1 - ptx::thread_idx() * kBinsEach;
+  const int top = S::kBins - 1 - ptx::thread_idx() * S::kBinsEach;
 #pragma unroll
-  for (int i = 0; i < kBinsEach; ++i) sum += own[i] = read_pair(s.histogram + 2 * (top - i));
+  for (int i = 0; i < S::kBinsEach; ++i) sum += own[i] = read_pair(s.histogram + 2 * (top - i));
   return block_scan(sum);
 }
 
@@ -149,14 +151,14 @@ struct Bin {
 template <typename S>
 __device__ __attribute__((noinline)) Bin find_bin(u64 need) {
   S& s = own<S>();
-  u64 bins[kBinsEach];
+  u64 bins[S::kBinsEach];
   const Scan scan = scan_bins<S>(bins);
   if (scan.total < need) return {-1, 0};
   u64 before = scan.before;
 #pragma unroll
-  for (int i = 0; i < kBinsEach; ++i) {
+  for (int i = 0; i < S::kBinsEach; ++i) {
     if (before < need && before + bins[i] >= need) {
-      s.bin = kBins - 1 - ptx::thread_idx() * kBinsEach - i;
+      s.bin = S::kBins - 1 - ptx::thread_idx() * S::kBinsEach - i;
       s.above = before;
     }
     before += bins[i];
@@ -221,7 +223,7 @@ __device__ __attribute__((noinline)) bool cut_listed(u32 low, u32 high, bool by_
   const Weighting w = weighting;
   u32 width = high - low;
   for (;;) {
-    const int shift = shift_for(width);
+    const int shift = shift_for<S>(width);
     ptx::sync_block();
     clear_histogram(s);
     ptx::sync_block();

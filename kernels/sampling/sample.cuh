@@ -137,10 +137,23 @@ struct RowRun {
     } else if (ptx::thread_idx() == 0) {
       s.num_few = kFew + 1;
     }
+    // Entries that lanes have at the same time are of few tiles: each lane adds to a sum of its own, in the histogram.
+    int copies = ptx::kWarp;
+    while (reader.num_tiles() * copies > S::kBins) copies /= 2;
+    ptx::sync_block();
+    clear_histogram(s);
+    ptx::sync_block();
     for_listed<S>([&](int i, u32 key) {
       const int position = s.list_position[i];
-      if (floor.keeps(key, position)) add_shared(s.tile_mass + 2 * reader.tile_at(position), mass_of<kProbs>(value_of(key), w));
+      const int at = reader.tile_at(position) * copies + ptx::lane_idx() % copies;
+      if (floor.keeps(key, position)) add_shared(s.histogram + 2 * at, mass_of<kProbs>(value_of(key), w));
     });
+    ptx::sync_block();
+#pragma unroll 1
+    for (int tile = ptx::thread_idx() / ptx::kWarp; tile < reader.num_tiles(); tile += kWarps) {
+      const u64 mass = warp_sum(ptx::lane_idx() < copies ? read_pair(s.histogram + 2 * (tile * copies + ptx::lane_idx())) : 0);
+      if (ptx::lane_idx() == 0) add_shared(s.tile_mass + 2 * tile, mass);
+    }
     ptx::sync_block();
     return select.mass_above();
   }

@@ -1,6 +1,6 @@
 // Where a row's order is cut, exactly and in a bounded number of passes. A sample of the row gives a bracket of keys in which the cut
 // should lie. A pass adds up what is above the bracket and lists what is inside; then the cut is found in the list. Should the cut lie
-// elsewhere, or the list not hold all, the next pass takes the other side, or cuts the bracket into 2048 parts by a histogram. So at most
+// elsewhere, or the list not hold all, the next pass takes the other side, or cuts the bracket into a thousand or two parts by a histogram. So at most
 // eight passes, and one where the sample was right.
 // The blocks of a cluster share a row: block 0 has the list, the sums of tiles and decides; the others add to its shared memory.
 #pragma once
@@ -14,6 +14,8 @@ namespace girih::sampling {
 template <typename Reader, typename S, bool kProbs>
 struct Selector {
   static constexpr int kListCapacity = S::kListCapacity;
+  static constexpr int kBins = S::kBins;
+  static constexpr int kBinsEach = S::kBinsEach;
   static constexpr u32 kNothingKey = kProbs ? 0x80000000U : abi::kKeyOfMinusInf;  // of Reader::kNothing
   static constexpr Cut kEverything{kNothingKey, Cut::kNone};
   static constexpr Bracket kNoBracket{abi::kKeyOfInf, kNothingKey, 0, 0};  // all is above, nothing inside
@@ -241,7 +243,7 @@ struct Selector {
     inside = block_sum(inside);
     expected = static_cast<float>(inside) / sampled_part;
     if (inside != 0) {
-      if (low > floor.least()) low = static_cast<u32>(~block_max(~static_cast<u64>(first)));
+      if (low > floor.least() || high == abi::kKeyOfInf - 1) low = static_cast<u32>(~block_max(~static_cast<u64>(first)));
       if (high < abi::kKeyOfInf) high = static_cast<u32>(block_max(last));
     }
     return {low, high, 0, 0};
@@ -249,7 +251,7 @@ struct Selector {
   static __device__ __forceinline__ bool is_long(float expected) { return expected > static_cast<float>(kListCapacity) * 0.85F; }
 
   static __device__ __forceinline__ Bracket with_histogram(u32 low, u32 high) {
-    return {low, high, 1, shift_for(high - low)};
+    return {low, high, 1, shift_for<S>(high - low)};
   }
 
   /// Block 0: the first bracket for the first `count` of the order, from the sample.
@@ -258,14 +260,20 @@ struct Selector {
     if (num_sampled == 0) return {least, abi::kKeyOfInf, 0, 0};
     const float expected = static_cast<float>(count) * sampled_part;
     const float margin = 4.0F * sqrt(expected) + 8.0F;
+    float length = 0;
+    const Bracket whole = snapped(least, abi::kKeyOfInf - 1, length);  // keys close together: bins that few share
+    u32 first = whole.low;
+    if (least > first || first > whole.high) first = least;
     u32 low = least;
     Cut cut{};
-    if (cut_listed<kProbs, S>(least, abi::kKeyOfInf, false, static_cast<u64>(expected + margin), w, cut)) low = cut.key;
-    float length = 0;
+    if (cut_listed<kProbs, S>(first, whole.high, false, static_cast<u64>(expected + margin), w, cut)) low = cut.key;
     Bracket b = snapped(low, abi::kKeyOfInf, length);
-    if (is_long(length) && expected > margin + 1.0F) {
-      if (cut_listed<kProbs, S>(least, abi::kKeyOfInf, false, static_cast<u64>(expected - margin), w, cut))
-        b = snapped(low, max(cut.key, low), length);
+    if (is_long(length)) {
+      u32 high = whole.high;
+      if (expected > margin + 1.0F && cut_listed<kProbs, S>(first, whole.high, false, static_cast<u64>(expected - margin), w, cut))
+        high = max(cut.key, low);
+      const Bracket shorter = snapped(low, high, length);
+      if (!is_long(length) || shorter.low == shorter.high || expected > margin + 1.0F) b = shorter;
     }
     return b.low != b.high && is_long(length) ? with_histogram(b.low, b.high) : b;
   }
@@ -299,7 +307,7 @@ struct Selector {
     u32 width = min(top - bottom, (static_cast<u32>(kBins) << kCoarsest) - 1U);
     u64 above = 0, need_high = 0, need_low = 0, whole = 0;
     for (int round = 0;; ++round) {
-      const int shift = shift_for(width);
+      const int shift = shift_for<S>(width);
       ptx::sync_block();
       clear_histogram(s);
       ptx::sync_block();

@@ -18,39 +18,42 @@ constexpr int kMaxCluster = 8;
 constexpr std::array<std::string_view, 7> kKindNames = {
     "sample", "softmax", "top_p_renorm", "top_k_renorm", "top_k_mask", "top_k", "chain_speculative_sample"};
 
-/// kernels/sampling/row.cuh's Config, by what shared memory there is.
+/// kernels/sampling/list.cuh's Config, by what shared memory there is.
 struct Sizes {
   std::int64_t list_capacity;
   std::int64_t tile_bytes;
-  std::int64_t ring;
+  std::int64_t bins;
 };
 Sizes sizes_for(std::int64_t shared_limit, KernelKind kind) {
-  if (shared_limit >= (std::int64_t{200} << 10)) return {12288, 16384, 4};
-  if (shared_limit >= (std::int64_t{160} << 10)) return {8192, 16384, 4};
-  if (shared_limit >= (std::int64_t{96} << 10)) return {4096, 8192, 4};
-  return {kind == KernelKind::top_k ? 4096 : 1024, 8192, 1};
+  if (shared_limit >= (std::int64_t{200} << 10)) return {12288, 16384, 2048};
+  if (shared_limit >= (std::int64_t{160} << 10)) return {8192, 16384, 2048};
+  if (shared_limit >= (std::int64_t{96} << 10)) return {4096, 8192, 2048};
+  return {kind == KernelKind::top_k ? 4096 : 2048, 8192, 1024};
 }
 
 /// An upper bound of sizeof(Shared<config>); the kernel asserts it.
 std::int64_t fixed_bytes(const Sizes& sizes) {
-  constexpr std::int64_t kBins = 2048, kOther = 8192;
+  constexpr std::int64_t kOther = 6144;
   const std::int64_t tiles = abi::kMaxVocab * 4 / sizes.tile_bytes + 2;
-  return round_up(sizes.list_capacity * 8 + kBins * 8 + tiles * 12 + kOther, 128);
+  return round_up(sizes.list_capacity * 8 + sizes.bins * 8 + tiles * 12 + kOther, 128);
 }
 
 /// A kernel's use of shared memory.
 struct Footprint {
   Sizes sizes;
   std::int64_t fixed;  ///< bytes ahead of the slots for tiles
-  std::int64_t slots;
+  std::int64_t slots;  ///< at least 1
+  std::int64_t ring;   ///< of them, for tiles on their way
   std::int64_t shared_bytes;
   std::int64_t tile;
 };
 Footprint footprint_of(KernelKind kind, DType type, std::int64_t shared_limit, const SampleTraits& traits) {
-  Footprint f{.sizes = sizes_for(shared_limit, kind), .fixed = 0, .slots = 0, .shared_bytes = 0, .tile = 0};
+  Footprint f{.sizes = sizes_for(shared_limit, kind), .fixed = 0, .slots = 0, .ring = 0, .shared_bytes = 0, .tile = 0};
   f.tile = f.sizes.tile_bytes / (bits(type) / 8);
   f.fixed = fixed_bytes(f.sizes) + (traits.edits ? f.tile * 4 : 0);
   f.slots = std::min<std::int64_t>((shared_limit - 1024 - f.fixed) / f.sizes.tile_bytes, 16);
+  f.ring = std::min<std::int64_t>(f.slots, 4);
+  if (f.ring < 1) bug("sampling: {} bytes of shared memory hold no tile", shared_limit);
   f.shared_bytes = f.fixed + f.slots * f.sizes.tile_bytes;
   return f;
 }
@@ -116,7 +119,7 @@ SamplingKernel sampling_kernel(KernelKind kind, DType type, std::int64_t shared_
   const Footprint f = footprint_of(kind, type, shared_limit, t);
   const std::string_view what = kKindNames[static_cast<std::size_t>(kind)];
   SamplingKernel kernel{.name = kernel_name(kind, type, t), .source = {}, .shared_bytes = f.shared_bytes, .tile = f.tile};
-  const std::string config = fmt::format("Config{{{}, {}, {}}}", f.sizes.list_capacity, f.sizes.tile_bytes, f.sizes.ring);
+  const std::string config = fmt::format("Config{{{}, {}, {}, {}}}", f.sizes.list_capacity, f.sizes.tile_bytes, f.ring, f.sizes.bins);
   std::string_view file = "sample", params = "SampleParams";
   std::string call;
   switch (kind) {
