@@ -23,7 +23,7 @@ struct AppendTable {
   std::int64_t num_requests;
   std::int64_t num_pages;    // of the store; ragged: its tokens
   std::int64_t num_entries;  // of kv_indices
-  std::int32_t wide;  // bit i: the i-th of the arrays above is int64, not int32
+  std::int32_t wide;         // bit i: the i-th of the arrays above is int64, not int32
 };
 
 /// What of a page is copied: chunks of adjacent bytes in up to three loops.
