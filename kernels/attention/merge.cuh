@@ -18,9 +18,10 @@ inline constexpr int kMergeSlice = kMergeDims * ptx::kWarp;  // of a warp
 /// Parts whose loads are under way together. More where products take all registers, and the compiler keeps too few for those.
 template <Config c>
 constexpr int kMergeAhead = c.producers > 0 || (c.tile_rows > 16 && !c.is_wide()) ? 4 : 8;
-/// MLA's value warps have no registers for what would be worked out ahead of a merge, or kept from one to the next as it is not always set.
+/// Kernels whose registers are all in use have none for what would be worked out ahead of a merge, or kept from one to the next as it is not
+/// always set: MLA's value warps, and decode with two halves of rows.
 template <Config c>
-constexpr bool kRegistersDear = c.is_wide();
+constexpr bool kRegistersDear = c.is_wide() || (c.tile_rows > 8 && c.tile_rows <= 16);
 
 __device__ __forceinline__ RowState load_part_state(const Args& p, i64 part) {
   float ml[2];
@@ -87,7 +88,7 @@ struct PartRows {
 template <Config c, class Variant>
 __device__ __forceinline__ void sum_parts(const Args& p, const typename Variant::Params& params, const PartRows& from, int row, int slice) {
   // Parts whose values are under way together: one loop brings them, since instructions come from memory, too.
-  constexpr int kAhead = c.tile_rows <= 8 ? 2 * kMergeAhead<c> : c.tile_rows <= 16 ? kMergeAhead<c> + kMergeAhead<c> / 2 : kMergeAhead<c>;
+  constexpr int kAhead = c.tile_rows <= 8 ? 2 * kMergeAhead<c> : kMergeAhead<c>;
   constexpr int kWindow = PartRows::kSets * ptx::kWarp;  // parts that the lanes know of
   const int lane = kRegistersDear<c> ? ptx::opaque(ptx::lane_idx()) : ptx::lane_idx();
   const int dim = slice * kMergeSlice + lane * kMergeDims;
