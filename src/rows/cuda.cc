@@ -87,7 +87,9 @@ void hold_partners(PartConfig& c, int vectors, int least) {
 }
 
 int heads_together(const PartConfig& c, int heads) {
-  const int operands = c.residual || c.act != Act::none ? 2 : 1;
+  // Rotation by way of shared memory needs as much again.
+  const bool shared = c.rotation == Rotation::half && !abi::holds_partners(c);
+  const int operands = c.residual || c.act != Act::none || shared ? 2 : 1;
   for (int n : {4, 2}) {
     if (heads % n == 0 && n * c.vectors * operands <= kHeadVectors) return n;
   }
@@ -203,16 +205,15 @@ Shape shape_launch(Launch& launch) {
   return shape;
 }
 
-/// Blocks of a multiprocessor for which registers shall do; 1 = as many as the compiler likes. It likes twice as many as a row takes, which
-/// then leaves too few rows under way.
+/// Blocks of a multiprocessor for which registers shall do; 1 = as many as the compiler likes. For rows that wait for the scale of all of
+/// them it likes twice as many as these take, which leaves too few rows under way.
 int least_blocks(const Launch& launch, const Shape& shape) {
-  constexpr int kThreads = 1024;   // of a multiprocessor: 64 registers each
-  constexpr int kMostValues = 32;  // of a row that a thread holds in these
-  for (int i = 0; i < launch.num_parts; ++i) {
-    const PartConfig& c = launch.configs[static_cast<std::size_t>(i)];
-    if (launch.work != Work::pipeline || c.rotation != Rotation::none || c.vectors * (128 / bits_of(c.x)) > kMostValues) return 1;
-  }
-  return std::max(1, kThreads / shape.num_threads);
+  const PartConfig& c = launch.configs[0];
+  constexpr int kMostValues = 32;  // of a row that a thread holds
+  const bool one = launch.work == Work::pipeline && launch.num_parts == 1 && c.vectors * (128 / bits_of(c.x)) <= kMostValues;
+  if (!one || c.scaling != Scaling::row) return 1;
+  const int threads = c.norm == Norm::none && !c.residual && c.act == Act::none ? 1024 : 640;  // of 64 and of 96 registers
+  return std::max(1, threads / shape.num_threads);
 }
 
 std::string source_of(const Launch& launch, const Shape& shape, std::string& name) {
