@@ -17,6 +17,7 @@
 #include "attention/spec.h"
 #include "cases/attention.h"
 #include "cases/cuda_only.h"
+#include "girih/error.h"
 
 namespace girih::emulator {
 
@@ -138,8 +139,14 @@ inline std::int64_t max_rows(const cases::AttentionCase& c) {
 /// The table's choice, then the families that it leaves out and that other GPUs or specs have.
 inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
   const attention::CudaKernels chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch));
-  if (chosen.classes[attention::kLarge].family == "wgmma") return {"", "mma", "floor"};
-  return {"", "floor"};
+  if (chosen.classes[attention::kLarge].family != "wgmma") return {"", "floor"};
+  try {
+    attention::choose_cuda_kernels(spec, program, emulated_device(arch), "mma");
+  } catch (const Error& error) {
+    if (error.code() != Code::unsupported) throw;
+    return {"", "floor"};
+  }
+  return {"", "mma", "floor"};
 }
 
 struct EmulatedSpec {
