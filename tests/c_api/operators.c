@@ -221,10 +221,10 @@ static void rope_and_append(girih_context* context) {
     CHECK(memcmp(pages[0][1] + places[t] * kHeads * kHeadDim, v + t * kHeads * kHeadDim, token_bytes) == 0);
   }
   const int64_t slots[kTokens] = {places[0], places[1], places[2], places[3]};
-  const girih_tensor table = dense((void*)slots, GIRIH_I64, 1, kTokens, 0, 0, 0);
+  const girih_tensor slot_table = dense((void*)slots, GIRIH_I64, 1, kTokens, 0, 0, 0);
   const girih_tensor rotated = dense(k_out, GIRIH_F32, 3, kTokens, kHeads, kHeadDim, 0);
   memset(pages[1], 0, sizeof pages[1]);
-  OK(girih_append_by_table(context, &store[1], &table, NULL, NULL, NULL, NULL, &rotated, NULL, &new_v, NULL));
+  OK(girih_append_by_table(context, &store[1], &slot_table, NULL, NULL, NULL, NULL, &rotated, NULL, &new_v, NULL));
   CHECK(memcmp(pages[0], pages[1], sizeof pages[0]) == 0);
   FAILS(GIRIH_INVALID_ARGUMENT, "batch_indices has rank 0",
         girih_append_by_table(context, &store[1], NULL, NULL, NULL, NULL, NULL, &rotated, NULL, &new_v, NULL));
