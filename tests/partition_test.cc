@@ -78,6 +78,17 @@ TEST(Partition, WholeItemsAreNotCut) {
   EXPECT_EQ(at.keys_taken, 0);
 }
 
+TEST(Partition, TilesOfOneCostAreCutInEqualParts) {
+  for (const std::int32_t units : {132, 130, 128}) {
+    HandLine h;
+    h.add_strip(64, {80});
+    std::vector<LineSpot> ends(static_cast<std::size_t>(units));
+    std::vector<std::int64_t> costs(ends.size());
+    partition(h.line(), equal_shares(units), {h.total, h.max_piece, 3, h.num_tiles, h.max_tile}, ends.data(), costs.data());
+    for (std::int32_t u = 0; u < units; ++u) EXPECT_EQ(costs[static_cast<std::size_t>(u)], u < 128 ? 5 + 40 * 3 : 0) << units;
+  }
+}
+
 TEST(Partition, EmptyLine) {
   HandLine h;
   LineSpot ends[3];

@@ -85,7 +85,9 @@ class WgmmaPrefill {
   __device__ __forceinline__ int group() const { return warp_ / kGroupWarps; }
   /// First of this warp's rows of the tile.
   __device__ __forceinline__ int first_row() const { return 16 * warp_; }
+  /// All lanes have read what the barrier guards.
   __device__ __forceinline__ void release(u64* s_barrier) const {
+    ptx::sync_warp();
     if (lane_ == 0) ptx::mbarrier_arrive(s_barrier);
   }
   __device__ __forceinline__ u8* own_rows() const { return s_memory_ + Shape::kRowsAt + first_row() * static_cast<int>(sizeof(RowVars)); }

@@ -211,7 +211,8 @@ inline std::int64_t next_capacity(const UnitShares& shares, std::int64_t capacit
 /// smallest at which they take everything: below max(mean, max_piece) none does, and with 2 max_piece more for each unit one always does,
 /// since a unit stops less than a piece short of its capacity and each cut repeats less than a piece. The first try allows each unit one
 /// cut and half a step left over, which is nearly always it, or, where that is less, as many of the largest tiles as make whole ones for
-/// everybody; the next ones go away from there by longer and longer steps.
+/// everybody; the next ones go away from there by longer and longer steps. Tiles of one cost are cut in equal parts where that takes hardly
+/// more: a unit or two stay idle, but others do not end one tile and begin another (MLA, 64 tiles for 132 units: 116 us for 133).
 inline void partition(const Line& line, const UnitShares& shares, const LineCosts& known, LineSpot* ends, std::int64_t* costs) {
   const std::int64_t units = shares.num_units - shares.idle;
   const bool equal = shares.full == units;
@@ -229,6 +230,15 @@ inline void partition(const Line& line, const UnitShares& shares, const LineCost
   std::int64_t probe = with_cuts > least ? with_cuts : least;
   const std::int64_t whole = (known.num_tiles + shares.full - 1) / shares.full * known.max_tile;
   if (whole > 0 && whole < probe) probe = whole;
+  const std::int64_t ways = equal && known.num_tiles > 0 && known.total == known.num_tiles * known.max_tile ? units / known.num_tiles : 0;
+  std::int64_t part = 0;  // of such a tile
+  if (ways >= 2 && line.cut_items && known.min_step > 0) {
+    const std::int64_t piece = line.tiles[line.strips[0].tile_begin].cost_piece;
+    const std::int64_t steps = (known.max_tile - piece) / known.min_step;
+    part = piece + (steps + ways - 1) / ways * known.min_step;
+    if (part > probe + probe / 16) part = 0;
+  }
+  if (part > 0) probe = part;
   if (units == 1) probe = known.total;
   bool filled = false;  // ends and costs are those of capacity `good`
   std::int64_t stride = slack;
@@ -238,7 +248,7 @@ inline void partition(const Line& line, const UnitShares& shares, const LineCost
     if (filled) {
       const UnitsTaken taken = units_taken(shares, costs);
       good = taken.capacity;
-      if (probe == whole || good - mean_of(taken.total) <= slack + 2 * known.min_step) break;
+      if (probe == whole || probe == part || good - mean_of(taken.total) <= slack + 2 * known.min_step) break;
     } else {
       bad = line.cut_items ? next_capacity(shares, probe, known.min_step, costs) - 1 : probe;
     }
