@@ -156,7 +156,7 @@ TEST_F(CApiCuda, PlansRunAndAppendOnTheDevice) {
   ASSERT_OK(girih_append_planned(context_, on_device, &data.store, data.kv_indices, data.num_kv_indices, &new_rows, nullptr, &new_rows, 0,
                                  nullptr));
   ASSERT_EQ(launches().size(), 2U);
-  EXPECT_EQ(launches()[1].name.rfind("append_", 0), 0U) << launches()[1].name;
+  EXPECT_EQ(launches()[1].name.rfind("rows_", 0), 0U) << launches()[1].name;
   EXPECT_EQ(girih_append_planned(context_, on_device, &data.store, data.kv_indices, data.num_kv_indices, &new_rows, nullptr, &new_rows, 1,
                                  nullptr),
             GIRIH_INVALID_ARGUMENT);
