@@ -79,9 +79,11 @@ std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
   return ring + places + barriers + shape.tile_rows * (row_stride(r.query) + inverse + (keeps_rows ? 64 : 0)) + 16;
 }
 
-/// Prefill stages the sums of eight rows where a warp's rows of Q lay (PrefillShape): V may not have many more dims than K.
+/// Prefill stages the sums of eight rows where a warp's rows of Q lay (PrefillShape): V may not have many more dims than K. MLA stages them
+/// in a slot of the ring (WideShape).
 bool has_room_for_sums(const CudaRequest& request, const Shape& shape) {
-  if (is_wide(request.spec) || shape.tile_rows <= kDecodeRows) return true;
+  if (is_wide(request.spec)) return 8 * request.spec.head_dim_vo * 4 <= shape.kv_block * rows_of(request.spec).stored;
+  if (shape.tile_rows <= kDecodeRows) return true;
   const std::int64_t warp_rows = shape.tile_rows / (shape.threads / 32);
   return 8 * round_up(request.spec.head_dim_vo, 32) * 4 <= warp_rows * row_stride(rows_of(request.spec).query);
 }
