@@ -2,6 +2,7 @@
 // one way to break a good problem.
 #include <functional>
 
+#include "attention/overlap.h"
 #include "cases/attention.h"
 #include "cases/check.h"
 
@@ -366,6 +367,15 @@ TEST(AttentionErrors, RaggedStoresEndWhereTheirTokensEnd) {
   AttentionCase c = make_case("ragged", make_spec(4, 2, 64), {"", {1, 5}, {20, 33}}, Layout::ragged);
   Problem p(c);
   expect_run_errors(p, {{"fewer tokens than planned", {"num_pages"}, [](auto& s) { s.segments[0].store.num_pages = 52; }}});
+}
+
+TEST(AttentionErrors, MemoryPastAPartialPageIsNotTheStores) {
+  std::vector<float> data(4 * 2 * 8);  // three tokens of two heads, then an output
+  const TensorView tokens(data.data(), DType::f32, {3, 2, 8});
+  const KvStore store = block_sparse_kv_store(tokens, tokens, 2);
+  const attention::Region keys = attention::region_of(store, store.k, 2, 8);
+  EXPECT_TRUE(attention::apart(attention::region_of(data.data() + 48, 64), keys));
+  EXPECT_FALSE(attention::apart(attention::region_of(data.data() + 16, 64), keys));
 }
 
 TEST(AttentionErrors, RunBeforeUpdateAndWithAnotherSchedule) {

@@ -100,12 +100,13 @@ Region region_of(const void* data, std::int64_t bytes) {
 
 namespace {
 
-/// Rows of `row_bytes` for every head of a store's tokens; `strides` are a plane's, or its scales'.
+/// Rows of `row_bytes` for every head of a store's tokens; `strides` are a plane's, or its scales'. Without a last page whose memory may end
+/// before its tokens do.
 template <typename Strides>
 Region region_of_tokens(const KvStore& store, const Strides& strides, std::int64_t heads, std::int64_t row_bytes) {
   const bool ragged = store.page_size == kEndlessPage;
   Region region{.data = static_cast<const std::byte*>(strides.data),
-                .rows = store.num_pages,
+                .rows = store.num_pages - (store.has_partial_page ? 1 : 0),
                 .row_stride = ragged ? strides.token_byte_stride : strides.page_byte_stride,
                 .end = row_bytes};
   extend(region, heads, strides.head_byte_stride);

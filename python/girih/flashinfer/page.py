@@ -6,7 +6,7 @@ made a request of its own here, with one page and the length that ends with its 
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -40,7 +40,7 @@ def _unpacked(cache: _Cache, kv_layout: str) -> tuple[torch.Tensor, torch.Tensor
 class _Table(NamedTuple):
     """Where tokens go, as arrays on a GPU say it: what a request's list does not hold is written nowhere."""
 
-    arrays: dict[str, torch.Tensor]
+    arrays: dict[str, Any]  # of append_at
 
     def append(self, store: girih.KvStore, k: torch.Tensor, v: torch.Tensor | None = None) -> None:
         girih.append_at(store, k, v, **self.arrays)
