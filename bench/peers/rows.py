@@ -245,6 +245,17 @@ def quant_calls(name, rows, flashinfer):
         yield "torch.compile", lambda: fused(codes, scales)
 
 
+def import_flashinfer(preload):
+    """The module, or None where it is not installed. `preload`: modules that come first."""
+    for module in preload:
+        importlib.import_module(module)
+    try:
+        return importlib.import_module("flashinfer")
+    except ImportError as error:
+        print("flashinfer: not here:", error)
+        return None
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--results", required=True)
@@ -255,13 +266,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--warm", action="store_true")
     options = parser.parse_args()
-    for module in options.preload:
-        importlib.import_module(module)
-    try:
-        import flashinfer
-    except ImportError as error:
-        flashinfer = None
-        print("flashinfer: not here:", error)
+    flashinfer = import_flashinfer(options.preload)
     results = json.load(open(options.results))
     clock = Clock()
     for row in results["rows"]:

@@ -10,13 +10,12 @@ the same distributions, not the same numbers; a peer draws from its own random n
 """
 
 import argparse
-import importlib
 import json
 import math
 import re
 
 import torch
-from rows import DEVICE, Clock
+from rows import DEVICE, Clock, import_flashinfer
 
 NAME = re.compile(
     r"(plain|top-p-renorm|top-p|top-k-top-p|top-k|min-p|logits-top-k-top-p|logits-top-p|softmax|values-of-(\d+))-(\d+)x(\d+)(?:-(.+))?"
@@ -100,13 +99,7 @@ def main():
     parser.add_argument("--json", required=True)
     parser.add_argument("--preload", action="append", default=[])
     options = parser.parse_args()
-    for module in options.preload:
-        importlib.import_module(module)
-    try:
-        import flashinfer
-    except ImportError as error:
-        flashinfer = None
-        print("flashinfer: not here:", error)
+    flashinfer = import_flashinfer(options.preload)
     results = json.load(open(options.results))
     clock = Clock()
     for library in ("flashinfer", "torch"):

@@ -309,7 +309,6 @@ struct Pipeline {
 
   /// Element d of the rotated part is pair d mod rotary / 2 (half) or d / 2 (interleaved).
   __device__ __forceinline__ void rotate(const Where& in, const Angles& angles, float (&x)[kLen]) {
-    constexpr int kHalf = kC.rotary / 2;
     const auto turn = [](float& a, float& b, float cos, float sin) {
       const float turned = a * cos - b * sin;
       b = a * sin + b * cos;

@@ -62,7 +62,7 @@ void DeviceMemory::fetch(void* host, std::int64_t bytes) const {
   gpu().driver().synchronize(nullptr);
 }
 
-DeviceProblem::DeviceProblem(const cases::Problem& p) : p_(p), out_(p) {
+DeviceProblem::DeviceProblem(const cases::Problem& p) : out_(p) {
   const Device device = gpu().context->device();
   const auto move = [&](TensorView view, const std::vector<std::byte>& bytes) {
     if (view.rank == 0) return view;

@@ -82,7 +82,6 @@ class DeviceProblem {
   AttentionArgs args(const DevicePlan& plan, std::span<std::byte> workspace, cuda::Stream stream = nullptr) const;
 
  private:
-  const cases::Problem& p_;
   cases::Outputs out_;
   DeviceMemory memory_;
   TensorView q_{}, q_rope_{}, o_{}, lse_{};
