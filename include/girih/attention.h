@@ -186,7 +186,7 @@ class Schedule {
 struct ScheduleOptions {
   int num_units = 0;     ///< CPU: what a plan is balanced over; 0 = the context's workers
   int num_sms = 0;       ///< CUDA: multiprocessors to use, so that others stay free for work beside this; 0 = all
-  std::string family{};  ///< CUDA: "floor", "mma", "wgmma"; "" = the fastest that takes the spec
+  std::string family{};  ///< CUDA: "floor", "mma", "wgmma" (small tiles: the next family); "" = the fastest that takes the spec
 };
 
 /// Validates the spec against capabilities() and freezes every choice. Throws invalid_argument or unsupported.

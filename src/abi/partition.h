@@ -212,7 +212,7 @@ inline std::int64_t next_capacity(const UnitShares& shares, std::int64_t capacit
 /// since a unit stops less than a piece short of its capacity and each cut repeats less than a piece. The first try allows each unit one
 /// cut and half a step left over, which is nearly always it, or, where that is less, as many of the largest tiles as make whole ones for
 /// everybody; the next ones go away from there by longer and longer steps. Tiles of one cost are cut in equal parts where that takes hardly
-/// more: a unit or two stay idle, but others do not end one tile and begin another (MLA, 64 tiles for 132 units: 116 us for 133).
+/// more: a unit or two stay idle, but others do not end one tile and begin another.
 inline void partition(const Line& line, const UnitShares& shares, const LineCosts& known, LineSpot* ends, std::int64_t* costs) {
   const std::int64_t units = shares.num_units - shares.idle;
   const bool equal = shares.full == units;
