@@ -359,10 +359,13 @@ __device__ __forceinline__ void weigh_products(const typename Variant::Params& p
       } else {
         x[i] -= kMaximum<Variant>;
       }
-      float& weight = (i < 2 ? low : high)[2 * half + i % 2];
-      weight = exp2_approx(x[i]);
-      state.l[half] += weight;
+      x[i] = exp2_approx(x[i]);
+      state.l[half] += x[i];
     }
+    low[2 * half] = x[0];
+    low[2 * half + 1] = x[1];
+    high[2 * half] = x[2];
+    high[2 * half + 1] = x[3];
   }
 }
 
