@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Fails unless the C++ blocks of docs/layouts.md and docs/cuda.md are the snippets of the tests that run them, word for word,
-and the figures of layouts.md and of README.md exist.
+all figures exist, are shown and have a text in their place, and files have the names that docs/kernels.md says are to be looked for there.
 
   check_docs.py ROOT            compares
   check_docs.py ROOT --update   copies the snippets into the pages
@@ -23,7 +23,7 @@ def read(path):
 
 
 def check_page(root, name, test, update):
-    """The page's text, and what is wrong with its blocks."""
+    """What is wrong with the page's blocks."""
     path = os.path.join(root, "docs", name)
     page = read(path)
     snippets = {name: textwrap.dedent(text) for name, text in SNIPPET.findall(read(os.path.join(root, "tests", test)))}
@@ -45,22 +45,41 @@ def check_page(root, name, test, update):
         faults.append(f"snippet {snippet} of the test is not shown")
     if not blocks:
         faults.append("no snippets found")
-    return page, [f"docs/{name}: {fault}" for fault in faults]
+    return [f"docs/{name}: {fault}" for fault in faults]
+
+
+def check_places(root, page):
+    """Faults of the lists "- `file`: `name`, `name()` ...; `file`: ..." of what to look for where."""
+    faults = []
+    for line in re.findall(r"^- `.*", page, re.M):
+        for place in re.findall(r"`((?:kernels|src)/[\w./]+)`: ((?:`[^`]+`(?:, )?)+)", line):
+            file = os.path.join(root, place[0])
+            text = read(file) if os.path.exists(file) else None
+            if text is None:
+                faults.append(f"docs/kernels.md: {place[0]} does not exist")
+                continue
+            names = re.findall(r"`(\w+)(?:\(\))?`", place[1])
+            faults += [f"docs/kernels.md: {place[0]} has no {name}" for name in names if not re.search(rf"\b{name}\b", text)]
+    return faults
 
 
 def main():
     root = sys.argv[1]
     update = sys.argv[2:] == ["--update"]
-    page, faults = check_page(root, "layouts.md", "docs_snippets_test.cc", update)
-    faults += check_page(root, "cuda.md", "cuda_code_test.cc", update)[1]
+    faults = check_page(root, "layouts.md", "docs_snippets_test.cc", update)
+    faults += check_page(root, "cuda.md", "cuda_code_test.cc", update)
+    faults += check_places(root, read(os.path.join(root, "docs", "kernels.md")))
 
-    figures = os.path.join(root, "docs", "figures")
-    shown = set(re.findall(r"\(figures/([\w.]+)\)", page))
-    shown |= set(re.findall(r"\(docs/figures/([\w.]+)\)", read(os.path.join(root, "README.md"))))
-    there = {name for name in os.listdir(figures) if name.endswith(".svg")}
+    docs = os.path.join(root, "docs")
+    figures = os.path.join(docs, "figures")
+    pages = [os.path.join(docs, name) for name in sorted(os.listdir(docs)) if name.endswith(".md")] + [os.path.join(root, "README.md")]
+    images = [image for path in pages for image in re.findall(r"!\[(.*?)\]\((?:docs/)?figures/([\w.]+)\)", read(path))]
+    faults += [f"figure {name} is shown without a text in its place" for text, name in images if not text.strip()]
+    shown = {name for _, name in images}
+    there = {name for name in os.listdir(figures) if name.endswith((".svg", ".png"))}
     faults += [f"figure {name} does not exist" for name in sorted(shown - there)]
     faults += [f"figure {name} is not shown" for name in sorted(there - shown)]
-    drawn = subprocess.run([sys.executable, os.path.join(figures, "make.py"), "--check"], capture_output=True, text=True, check=False)
+    drawn = subprocess.run([sys.executable, "-B", os.path.join(figures, "make.py"), "--check"], capture_output=True, text=True, check=False)
     if drawn.returncode != 0:
         faults.append(drawn.stderr.strip())
     if faults:
