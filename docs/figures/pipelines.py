@@ -42,7 +42,7 @@ class Timeline(Figure):
         self.parts.append(f'<rect x="{self.left + begin:g}" y="{y + 4:g}" width="{end - begin:g}" height="{h - 8:g}" fill="#ffffff" '
                           f'stroke="{LINE}" stroke-dasharray="2 3"/>')
         if text:
-            self.text(self.left + (begin + end) / 2, y + h / 2 + 3.5, text, size=9, anchor="middle", color=SOFT)
+            self.text(self.left + (begin + end) / 2, y + h / 2 + 3.5, text, size=10, anchor="middle", color=SOFT)
 
     def edge(self, key, other, from_side):
         """y of the side of lane `key` that faces lane `other`."""
@@ -468,8 +468,8 @@ def kernel_rows():
     f.works("row", (424, 494, WEIGHT, "sum of warps"), (494, 580, WEIGHT, "x * factor * w"), (580, 650, VALUE, "store"))
     f.wait("mem", 20, 255, "the row, once")
     f.wait("mem", 600, 700, "the row, once")
-    f.note(12, 262, "One such meeting for each number that needs the whole row: RMSNorm one, LayerNorm two, a scale a token one more. Each uses a set of its own", size=11)
-    f.note(12, 278, "in shared memory, so that one barrier is enough. Rows that share a warp need none. A block works once: other blocks of the multiprocessor", size=11)
+    f.note(12, 262, "One such meeting for each number that needs the whole row: RMSNorm one, LayerNorm two, a scale a token one more. Two sets of numbers in", size=11)
+    f.note(12, 278, "shared memory take turns, so that one barrier is enough. Rows that share a warp need none. A block works once: others of the multiprocessor", size=11)
     f.note(12, 294, "load while this one waits. On sm_90 and later the next kernel's blocks may start meanwhile (wait_for_previous_grid, start_next_grid).", size=11)
     return f
 
