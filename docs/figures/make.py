@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Draws the figures of the documents: python3 docs/figures/make.py writes the SVG files beside itself.
 
-Only the standard library. Each figure is a function. Here are those of docs/layouts.md; pipelines.py has those of docs/kernels.md.
+Only the standard library. Each figure is a function. Here are those of docs/layouts.md; those of docs/kernels.md are in
+pipelines.py and launches.py.
 """
 import os
 import sys
 
 from figure import SOFT, Figure
+from launches import LAUNCHES
 from pipelines import PIPELINES
 
 
@@ -328,7 +330,7 @@ def context_parallel():
 
 
 FIGURES = [form, single, ragged, paged_csr, block_table, strides, cascade, mixed, block_sparse, page_selection, sink_window, token_list,
-           mla, qk_vo, context_parallel, *PIPELINES]
+           mla, qk_vo, context_parallel, *PIPELINES, *LAUNCHES]
 
 
 def main():
