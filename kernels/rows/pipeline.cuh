@@ -20,7 +20,7 @@ using abi::PartConfig;
 using abi::Rotation;
 using abi::Scaling;
 
-/// Shared memory: sets of a number for each warp, then the rows of rotations.
+/// Shared memory: two sets of a number for each warp, then the rows of rotations.
 constexpr int kReduceFloats = 64;
 
 template <PartConfig kC>
@@ -231,11 +231,12 @@ struct Pipeline {
     return value;
   }
 
-  /// Each warp's number, known to all threads of the row. No set is used twice, so that one barrier is enough.
+  /// Each warp's number, known to all threads of the row. One barrier is enough, since the sets take turns: whoever writes to one again has
+  /// met those who read it at the barrier of the other.
   template <typename Combine>
   __device__ __forceinline__ float of_all_warps(float value, Combine combine) {
     float* s_set = s_reduce + set;
-    set += ptx::kWarp;
+    set ^= ptx::kWarp;
     if (ptx::lane_idx() == 0) s_set[thread / ptx::kWarp] = value;
     ptx::sync_block();
     float all = s_set[0];

@@ -501,6 +501,7 @@ inline std::vector<RowsCase> rows_cases() {
        .has_bias = true,
        .residual = true,
        .residual_out = true},
+      {.name = "layer_e4m3_token", .op = layer_norm, .out = DType::e4m3, .rows = 3, .dim = 1600, .has_bias = true, .scale = QuantScale::token},
       {.name = "rms_e4m3_tensor", .out = DType::e4m3, .dim = 512, .scale = QuantScale::tensor},
       {.name = "rms_e4m3_token",
        .out = DType::e4m3,
