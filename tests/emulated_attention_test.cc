@@ -45,7 +45,8 @@ const std::vector<CaseRun>& runs() {
       for (const std::string_view family : families_of(attention::normalise(c.spec, program, DeviceKind::cuda), program, kSm)) {
         const attention::CudaKernels kernels = kernels_of(c, family);
         if (!seen.insert(kernels.classes[0].source + kernels.classes[1].source).second) continue;
-        if (find_kernel(kernels.classes[0]) != nullptr && find_kernel(kernels.classes[1]) != nullptr) all.push_back({c, std::string(family)});
+        if (find_kernel(kernels.classes[0]) != nullptr && find_kernel(kernels.classes[1]) != nullptr)
+          all.push_back({c, std::string(family)});
       }
     }
     return all;

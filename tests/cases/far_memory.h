@@ -24,9 +24,9 @@ class FarMemory {
   FarMemory(const FarMemory&) = delete;
   FarMemory& operator=(const FarMemory&) = delete;
 
-  /// The first byte that exists no memory for.
+  /// The first byte of the range.
   std::byte* base() const { return static_cast<std::byte*>(range_) + gap_; }
-  /// The first that does.
+  /// The first byte of memory.
   std::byte* data() const { return base() + before_; }
 
  private:

@@ -49,7 +49,8 @@ inline void add_empty_and_extreme(std::vector<AttentionCase>& all) {
   set_kv(all.back().spec, DType::f16, ScaleGranularity::none, DType::f16, ScaleGranularity::none);
   all.back().edit = [](const Site& s, double drawn) { return s.plane == Plane::q ? 64.0 : s.plane == Plane::k ? -64.0 : drawn; };
   for (const DType t : {DType::f32, DType::f16}) {
-    all.push_back(simple(fmt::format("A11_all_logits_far_below_zero_{}", girih::name(t)), typed(make_spec(4, 4, 128), t), {1, 1}, {37, 300}));
+    all.push_back(
+        simple(fmt::format("A11_all_logits_far_below_zero_{}", girih::name(t)), typed(make_spec(4, 4, 128), t), {1, 1}, {37, 300}));
     all.back().edit = [](const Site& s, double drawn) {
       return s.plane == Plane::q ? 100.0 : s.plane == Plane::k ? -64.0 + 0.01 * drawn : drawn;
     };
@@ -116,8 +117,7 @@ inline void add_shapes(std::vector<AttentionCase>& all) {
   }
   all.push_back(simple("B11_mla_latent_512_rope_128", mla(16, 640, 512, 128), {1, 1, 5}, {70, 33, 90}, Layout::nhd, 64));
   for (const std::int64_t page_size : {1, 5, 256, 480, 544}) {
-    all.push_back(
-        simple(fmt::format("B13_page{}", page_size), make_spec(4, 2, 64), {1, 7, 20}, {300, 1100, 20}, Layout::nhd, page_size));
+    all.push_back(simple(fmt::format("B13_page{}", page_size), make_spec(4, 2, 64), {1, 7, 20}, {300, 1100, 20}, Layout::nhd, page_size));
   }
   const AttentionSpec heads32 = typed(make_spec(32, 32, 128), DType::f16);
   all.push_back(simple("B16_hnd_pages_one_token", heads32, {1}, {130}, Layout::hnd, 64));
@@ -150,7 +150,8 @@ inline void add_batches(std::vector<AttentionCase>& all) {
     all.push_back(simple(scale == 0 ? "D10_own_scale" : "D10_given_scale", make_spec(4, 2, 64), {1, 20}, {90, 40}));
     all.back().spec.sm_scale = scale;
   }
-  all.push_back(with_kv(simple("D17_verify_over_fp8", make_spec(32, 8, 128), {4, 4, 4}, {300, 4, 77}), DType::e4m3, ScaleGranularity::tensor));
+  all.push_back(
+      with_kv(simple("D17_verify_over_fp8", make_spec(32, 8, 128), {4, 4, 4}, {300, 4, 77}), DType::e4m3, ScaleGranularity::tensor));
   for (const Layout layout : {Layout::nhd, Layout::hnd}) {
     all.push_back(simple(fmt::format("K02_packed_qkv_{}", name(layout)), typed(make_spec(32, 4, 128), DType::bf16), {1, 1, 1, 1},
                          {128, 5, 77, 16}, layout));
@@ -194,9 +195,7 @@ inline void add_masks(std::vector<AttentionCase>& all) {
   all.back().spec.o_dtype = DType::f32;
   all.push_back(simple("E04_rows_of_a_verify_block_with_windows", make_spec(8, 2, 64), {4, 0, 3, 1, 4}, {400, 10, 131, 128, 129}));
   all.back().spec.variant.mask = variants::sliding_window(128);
-  all.back().mask = [](const ref::Vars& v) {
-    return v.i(Var::kv_pos) <= v.i(Var::q_pos) && v.i(Var::kv_pos) > v.i(Var::q_pos) - 128;
-  };
+  all.back().mask = [](const ref::Vars& v) { return v.i(Var::kv_pos) <= v.i(Var::q_pos) && v.i(Var::kv_pos) > v.i(Var::q_pos) - 128; };
   all.push_back(tree_with_window("E05_tree_with_a_window_long_first", {300, 40}));
   all.push_back(tree_with_window("E05_tree_with_a_window_short_first", {40, 300}));
   for (const float cap : {30.0F, 50.0F}) {
@@ -257,13 +256,15 @@ inline void add_scales(std::vector<AttentionCase>& all) {
   for (const DType t : {DType::e4m3, DType::i8}) {
     for (const Layout layout : {Layout::padded, Layout::nhd, Layout::hnd, Layout::ragged, Layout::interleaved}) {
       for (const std::string_view l : {"single_decode", "single_prefill", "single_append", "decode", "mixed"}) {
-        all.push_back(with_kv(make_case(fmt::format("F04_{}_{}_{}", girih::name(t), name(layout), l), make_spec(4, 2, 64), lengths(l), layout),
-                              t, ScaleGranularity::token_head));
+        all.push_back(
+            with_kv(make_case(fmt::format("F04_{}_{}_{}", girih::name(t), name(layout), l), make_spec(4, 2, 64), lengths(l), layout), t,
+                    ScaleGranularity::token_head));
       }
     }
   }
   for (const DType t : {DType::e4m3, DType::e5m2})
-    all.push_back(with_kv(simple(fmt::format("F05_{}", girih::name(t)), make_spec(32, 2, 128), {1, 30}, {70, 40}), t, ScaleGranularity::head));
+    all.push_back(
+        with_kv(simple(fmt::format("F05_{}", girih::name(t)), make_spec(32, 2, 128), {1, 30}, {70, 40}), t, ScaleGranularity::head));
   all.push_back(with_kv(simple("F07_bf16_queries_over_fp8", typed(make_spec(32, 8, 128), DType::bf16), {1, 30}, {300, 40}), DType::e4m3,
                         ScaleGranularity::tensor));
 }
