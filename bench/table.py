@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renews README.md's table of benchmark results.
+"""Renews the tables of benchmark results in README.md and, with every case, in docs/performance.md.
 
     bench/table.py [--readme README.md] [--block cpu] [--all] RESULTS.json...
     bench/table.py --bars RESULTS.json...
@@ -105,9 +105,17 @@ def attention_table(rows):
     return lines
 
 
+def jit_text(row):
+    """What a process without a cache waits for once; the case that needs a kernel first has it compiled."""
+    if not row.get("kernels_compiled"):
+        return ""
+    count = row["kernels_compiled"]
+    return f"{row['schedule_seconds']:.1f} s ({count} kernel{'s' if count > 1 else ''})"
+
+
 def gpu_table(rows):
     """Peers are named by their way of computing; a peer's figure is its time over girih's."""
-    lines = ["| case | time | rate | of roofline | plan + upload | host | peers |", "|---|--:|--:|--:|--:|--:|---|"]
+    lines = ["| case | time | rate | of roofline | plan + upload | host | JIT | peers |", "|---|--:|--:|--:|--:|--:|--:|---|"]
     versions = []
     for row in rows:
         ratios = []
@@ -116,10 +124,13 @@ def gpu_table(rows):
             versions += [f"{product} {version}"] if f"{product} {version}" not in versions else []
             ratios.append(f"{way} {peer['ratio']:.2f}x")
         lines.append(f"| {row['case']} | {seconds_text(row['seconds'])} | {rate_text(row)} | {100 * row['roofline_fraction']:.0f} % | "
-                     f"{1e6 * (row['plan_seconds'] + row['upload_seconds']):.0f} us | {1e6 * row['host_seconds']:.1f} us | {', '.join(ratios)} |")
+                     f"{1e6 * (row['plan_seconds'] + row['upload_seconds']):.0f} us | {1e6 * row['host_seconds']:.1f} us | {jit_text(row)} | {', '.join(ratios)} |")
+    notes = []
+    if any(jit_text(row) for row in rows):
+        notes.append("JIT: the first `schedule()`, with kernels compiled side by side; empty: those of a case before served.")
     if versions:
-        lines += ["", f"Peers ({', '.join(versions)}): their time over girih's in the same run; above 1, girih is faster. Empty: not timed."]
-    return lines
+        notes.append(f"Peers ({', '.join(versions)}): their time over girih's in the same run; above 1, girih is faster. Empty: not timed.")
+    return lines + (["", " ".join(notes)] if notes else [])
 
 
 def operator_table(rows):

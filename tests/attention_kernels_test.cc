@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "attention/cuda.h"
 #include "attention/spec.h"
+#include "cases/regressions.h"
 #include "girih/error.h"
 
 namespace girih {
@@ -117,6 +119,32 @@ TEST(AttentionKernels, FloorFitsEveryDeviceAtEveryHeadDim) {
           ASSERT_LE(kernel.shared_bytes, target.shared_per_block << 10) << qk << ' ' << vo << ' ' << target.arch;
           ASSERT_LE(kernel.blocks_per_sm * (kernel.shared_bytes + 1024), target.shared_per_sm << 10)
               << qk << ' ' << vo << ' ' << target.arch;
+        }
+      }
+    }
+  }
+}
+
+/// B08: the table has a kernel within the limits of every chip for whatever the CPU takes, and "floor" is one (no case reads CUDA's text
+/// alone).
+TEST(AttentionKernels, EverySpecOfTheCasesHasKernelsThatFit) {
+  std::map<std::string, AttentionSpec> by_key;
+  for (auto list :
+       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::regression_cases()}) {
+    for (const cases::AttentionCase& c : list) {
+      const variant::Program program = variant::compile(c.spec.variant);
+      by_key.emplace(attention::spec_key(attention::normalise(c.spec, program, DeviceKind::cuda), program), c.spec);
+    }
+  }
+  EXPECT_GT(by_key.size(), 200U);
+  for (const auto& [key, spec] : by_key) {
+    for (const Target& target : kTargets) {
+      for (const char* family : {"", "floor"}) {
+        const attention::CudaKernels kernels = choose(spec, target, family);
+        for (const attention::CudaKernel& kernel : kernels.classes) {
+          ASSERT_LE(kernel.shared_bytes, target.shared_per_block << 10) << kernel.name << ' ' << target.arch;
+          ASSERT_LE(kernel.blocks_per_sm * (kernel.shared_bytes + 1024), target.shared_per_sm << 10) << kernel.name << ' ' << target.arch;
+          ASSERT_TRUE(*family == '\0' || kernel.family == family) << kernel.name << ' ' << target.arch;
         }
       }
     }

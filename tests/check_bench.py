@@ -2,7 +2,7 @@
 """Checks the scripts of bench/ on made-up results: check_bench.py ROOT GIRIH.
 
 The cases that bars and tables name must be cases of the tool, verdicts must follow the numbers, README's block must be replaced and
-nothing else, and the figure must be XML.
+nothing else, and the figure must be XML. The tables in the documents must be those of the results.
 """
 import json
 import os
@@ -31,7 +31,20 @@ def verdicts(*rows):
     return [(line[51:85].strip(), line.split("  ")[-1]) for line in bars.report(list(rows)) if not line.endswith("no row") and line[51:85].strip()]
 
 
+def check_tables():
+    """The documents show what table.py makes of the committed results."""
+    for page, block, files, more in (("README.md", "cpu", ("cpu/attention.json", "cpu/plan.json"), ()), ("README.md", "h200", ("h200/attention.json",), ()),
+                                     ("docs/performance.md", "h200", ("h200/attention.json",), ("--all",))):
+        results = [os.path.join(root, "bench", "results", name) for name in files]
+        made = subprocess.run([sys.executable, "-B", os.path.join(root, "bench", "table.py"), "--print", "--block", block, *more, *results],
+                              stdout=subprocess.PIPE, text=True, check=True).stdout
+        with open(os.path.join(root, page), encoding="utf-8") as file:
+            shown = file.read().split(f"<!-- table:{block} -->\n")[1].split(f"<!-- /table:{block} -->")[0]
+        assert shown == made, f"{page}: the table `{block}` is not that of {', '.join(files)}; renew it with bench/table.py"
+
+
 def main():
+    check_tables()
     named = {case for _, cases, *_ in bars.BARS for case in cases} | set(table.HEADLINES)
     assert named <= set(NAMES), f"no such cases: {sorted(named - set(NAMES))}"
     named = {case for _, cases, *_ in bars.GPU_BARS for case in cases} | set(table.GPU_HEADLINES)
@@ -60,9 +73,9 @@ def main():
     flex = [{"name": "torch 2.0 FlexAttention", "seconds": 1, "ratio": 1.04}, {"name": "flashinfer 1.0 fa2", "seconds": 1, "ratio": 1.07}]
     causal = row("prefill-causal-8192", seconds=1e-3, flops=380e9, peers=flex, **gpu)
     capped = row("prefill-causal-8192-softcap", seconds=2e-3, flops=760e9, **gpu)  # twice the pairs in twice the time
-    assert [v for _, v in verdicts(causal, capped)] == ["ok", "ok", "MISS", "ok"], verdicts(causal, capped)
+    assert [v for _, v in verdicts(causal, capped)] == ["ok", "ok", "MISS", "ok", "ok"], verdicts(causal, capped)
     few = row("decode-b256-uniform1024", plan_seconds=21e-6, **gpu)
-    assert [v for _, v in verdicts(few)] == ["not measured: no peer", "MISS"], verdicts(few)
+    assert [v for _, v in verdicts(few)] == ["not measured: no peer", "MISS", "ok"], verdicts(few)
 
     cuda = {"op": "norm", "backend": "cuda"}
     fast = row("rms_4096_r2048", seconds=1e-5, peers=[{"name": "a", "seconds": 1, "ratio": 1.2}, {"name": "b", "seconds": 1, "ratio": 1.1}], **cuda)
@@ -87,8 +100,10 @@ def main():
         assert "| prefill-bf16-softcap-2048 | 10 ms | 100 GFLOP/s | 50 % | |" in text, text
         gpu = row("decode-b1", backend="cuda", seconds=2e-5, upload_seconds=4e-6, peers=[{"name": "peer 1.0 fa2", "seconds": 3e-5, "ratio": 1.5}])
         lines = table.gpu_table([gpu, {**gpu, "case": "other", "peers": []}])
-        assert lines[2] == "| decode-b1 | 20 us | 50 TFLOP/s | 50 % | 5 us | 1.0 us | fa2 1.50x |", lines
-        assert lines[3].endswith("| 1.0 us |  |") and "peer 1.0" in lines[5], lines
+        assert lines[2] == "| decode-b1 | 20 us | 50 TFLOP/s | 50 % | 5 us | 1.0 us |  | fa2 1.50x |", lines
+        assert lines[3].endswith("| 1.0 us |  |  |") and "peer 1.0" in lines[5] and "JIT" not in lines[5], lines
+        lines = table.gpu_table([{**gpu, "kernels_compiled": 2, "schedule_seconds": 2.46}])
+        assert lines[2].endswith("| 1.0 us | 2.5 s (2 kernels) | fa2 1.50x |") and lines[4].startswith("JIT: "), lines
         subprocess.run([*run, os.path.join(root, "bench", "figure.py"), "--out", figure, results], check=True)
         words = "".join(xml.etree.ElementTree.parse(figure).getroot().itertext())
         assert "prefill-bf16-causal-2048" in words and "a < b & c" in words, words

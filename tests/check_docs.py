@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Fails unless the C++ blocks of docs/layouts.md and docs/cuda.md are the snippets of the tests that run them, word for word,
-all figures exist, are shown and have a text in their place, and files have the names that docs/kernels.md says are to be looked for there.
+none of them or of these pages' headings stands twice, all figures exist, are shown and have a text in their place, and files have the names
+that docs/kernels.md says are to be looked for there.
 
   check_docs.py ROOT            compares
   check_docs.py ROOT --update   copies the snippets into the pages
@@ -33,6 +34,8 @@ def check_page(root, name, test, update):
             file.write(page)
 
     faults = []
+    for kind, found in (("heading", re.findall(r"^##+ .*", page, re.M)), ("snippet", [name for name, _ in BLOCK.findall(page)])):
+        faults += [f"{kind} `{name}` stands {found.count(name)} times" for name in sorted(set(found)) if found.count(name) > 1]
     blocks = BLOCK.findall(page)
     if page.count("```cpp") != len(blocks):
         faults.append(f"{page.count('```cpp')} C++ blocks, {len(blocks)} of them after a snippet comment; each needs one")

@@ -22,19 +22,6 @@
 namespace girih::emulator {
 namespace {
 
-constexpr int kSm = kArch / 10;
-
-/// Null where a kernel is not built in.
-const EmulatedKernel* find(const attention::CudaKernel& kernel) {
-  static const std::map<std::uint64_t, const EmulatedKernel*> kByHash = [] {
-    std::map<std::uint64_t, const EmulatedKernel*> map;
-    for (const EmulatedKernel& k : emulated_kernels()) map.emplace(k.source_hash, &k);
-    return map;
-  }();
-  const auto found = kByHash.find(source_hash(kernel.source));
-  return found == kByHash.end() ? nullptr : found->second;
-}
-
 attention::CudaKernels kernels_of(const cases::AttentionCase& c, std::string_view family) {
   const variant::Program program = variant::compile(c.spec.variant);
   return attention::choose_cuda_kernels(attention::normalise(c.spec, program, DeviceKind::cuda), program, emulated_device(kSm), family,
@@ -58,7 +45,8 @@ const std::vector<CaseRun>& runs() {
       for (const std::string_view family : families_of(attention::normalise(c.spec, program, DeviceKind::cuda), program, kSm)) {
         const attention::CudaKernels kernels = kernels_of(c, family);
         if (!seen.insert(kernels.classes[0].source + kernels.classes[1].source).second) continue;
-        if (find(kernels.classes[0]) != nullptr && find(kernels.classes[1]) != nullptr) all.push_back({c, std::string(family)});
+        if (find_kernel(kernels.classes[0]) != nullptr && find_kernel(kernels.classes[1]) != nullptr)
+          all.push_back({c, std::string(family)});
       }
     }
     return all;
@@ -71,8 +59,7 @@ class EmulatedAttention : public testing::TestWithParam<CaseRun> {};
 TEST_P(EmulatedAttention, MatchesReference) {
   const cases::Problem p(GetParam().c);
   const auto state = make_schedule(p, GetParam().family);
-  Entries entries{};
-  for (std::size_t c = 0; c < entries.size(); ++c) entries[c] = find(state->cuda->kernels.classes[c])->entry;
+  const Entries entries = entries_of(*state);
   const std::vector<ref::RowResult> expected = cases::reference(p);
   std::vector<std::vector<std::byte>> in_order;
   for (const std::uint64_t seed : {0, 1}) {
@@ -94,17 +81,6 @@ INSTANTIATE_TEST_SUITE_P(Cases, EmulatedAttention, testing::ValuesIn(runs()),
 /// bf16 and 8-bit types meet in tensor cores from sm_80 on.
 std::vector<cases::AttentionCase> non_finite_cases_on(int arch) {
   return arch >= 80 ? non_finite_cases() : std::vector<cases::AttentionCase>{};
-}
-
-cases::Outputs run_family(const cases::Problem& p, const std::string& family) {
-  const auto state = make_schedule(p, family);
-  Entries entries{};
-  for (std::size_t c = 0; c < entries.size(); ++c) {
-    const EmulatedKernel* kernel = find(state->cuda->kernels.classes[c]);
-    if (kernel == nullptr) throw std::runtime_error("no kernel " + state->cuda->kernels.classes[c].name);
-    entries[c] = kernel->entry;
-  }
-  return run_emulated(p, state, entries, 0);
 }
 
 /// Infinities and NaN come out where the floor kernel has them, whatever type the products are in; and what is finite agrees.
@@ -146,13 +122,7 @@ void expect_invariant(const std::string& family) {
   for (std::size_t i = 0; i < 3; ++i) {
     const cases::Problem p(on_arch(all[i], kSm));
     const auto state = make_schedule(p, family);
-    Entries entries{};
-    for (std::size_t c = 0; c < entries.size(); ++c) {
-      const EmulatedKernel* kernel = find(state->cuda->kernels.classes[c]);
-      ASSERT_NE(kernel, nullptr);
-      entries[c] = kernel->entry;
-    }
-    const cases::Outputs out = run_emulated(p, state, entries, i);
+    const cases::Outputs out = run_emulated(p, state, entries_of(*state), i);
     std::int64_t token = 0;
     for (std::size_t r = 0; r < all[i].data_id.size(); ++r) {
       std::vector<std::vector<std::byte>> bits;

@@ -37,6 +37,25 @@ TEST(JitSources, AreTheFilesOfTheTree) {
   EXPECT_EQ(bundle_hash().size(), 32U);
 }
 
+/// No header of a toolkit or of the system: a compiler that finds none compiles them all.
+TEST(JitSources, IncludeOneAnotherAndNothingElse) {
+  const auto embedded = [](std::string_view name) {
+    return std::any_of(embedded_sources().begin(), embedded_sources().end(), [&](const EmbeddedSource& s) { return s.name == name; });
+  };
+  std::size_t includes = 0;
+  for (const EmbeddedSource& source : embedded_sources()) {
+    std::istringstream text{std::string(source.text)};
+    for (std::string line; std::getline(text, line);) {
+      if (line.rfind("#include", 0) != 0) continue;
+      const std::size_t begin = line.find_first_of("<\"") + 1;
+      const std::string name = line.substr(begin, line.find_first_of(">\"", begin) - begin);
+      EXPECT_TRUE(embedded(name)) << source.name << ": " << line;
+      ++includes;
+    }
+  }
+  EXPECT_GT(includes, embedded_sources().size());
+}
+
 TEST(JitSources, NameNoPathOfTheMachine) {
   for (const EmbeddedSource& source : embedded_sources()) {
     EXPECT_EQ(source.text.find(GIRIH_SOURCE_DIR), std::string_view::npos) << source.name;

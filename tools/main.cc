@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "girih/error.h"
 #include "girih/version.h"
@@ -55,7 +57,11 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kOk : kUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    const std::vector<std::string> words = app.remaining();
+    const bool unknown = app.get_subcommands().empty() && !words.empty();
+    const std::string fault = unknown ? fmt::format("there is no command '{}'", words.front()) : error.what();
+    return complain(kUsage, fmt::format("{} (--help tells what there is)", fault));
   }
   return exit_code;
 }

@@ -76,7 +76,7 @@ const ModelPreset& model_preset(std::string_view name) {
     if (preset.name == name) return preset;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", preset.name);
   }
-  throw Error(Code::invalid_argument, fmt::format("replay: --model {} is not known; one of {}", name, names));
+  throw Error(Code::invalid_argument, fmt::format("--model {} is not known; one of {}", name, names));
 }
 
 std::vector<std::int64_t> layer_windows(const ModelPreset& model, int num_layers) {

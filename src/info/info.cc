@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+#include <system_error>
+
+#include "base/file.h"
 #include "girih/error.h"
 #include "girih/version.h"
 #include "jit/cache.h"
@@ -48,6 +52,10 @@ CacheFacts cache_facts(const JitOptions& options) {
   } catch (const Error& error) {
     return {.dir = facts.dir, .fault = error.what()};
   }
+  std::error_code error;
+  if (!std::filesystem::exists(facts.dir, error)) return facts;  // it is made when there is something to keep
+  if (const std::string fault = fault_of_own_dir(facts.dir); !fault.empty())
+    facts.fault = fmt::format("{}: {}; not used", facts.dir, fault);
   return facts;
 }
 

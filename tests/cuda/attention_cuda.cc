@@ -1,10 +1,11 @@
-// Every attention case on the GPU against the reference, by the family that the table chooses and by the floor. All kernels are compiled
-// first, in parallel; afterwards a case takes milliseconds.
+// Every attention case on the GPU against the reference, by the family that the table chooses and by the floor; inputs that broke others
+// (cases/regressions.h) by all families on tensor cores. All kernels are compiled first, in parallel; afterwards a case takes milliseconds.
 #include <algorithm>
 #include <cstdio>
 #include <set>
 
 #include "cases/cuda_only.h"
+#include "cases/regressions.h"
 #include "cases/serving.h"
 #include "device.h"
 #include "girih/error.h"
@@ -32,17 +33,21 @@ struct CaseRun {
 };
 void PrintTo(const CaseRun& run, std::ostream* out) { *out << run.c.name << ' ' << run.family; }
 
-/// Every case by the table's choice and by "floor"; by "mma" where that is not the choice everywhere.
+/// The case by the table's choice; by "mma" where that is not the choice everywhere; by "floor" if that is asked for.
+void add_runs(const AttentionCase& c, bool floor, std::vector<CaseRun>& all) {
+  const std::vector<attention::CudaKernel> on_hopper = attention::cuda_kernels_of(c.spec, cuda::example_device(90));
+  const bool has_more = std::any_of(on_hopper.begin(), on_hopper.end(), [](const auto& kernel) { return kernel.family == "wgmma"; });
+  for (const char* family : kFamilies) {
+    if (family == std::string_view("mma") && !has_more) continue;
+    if (family == std::string_view("floor") && !floor) continue;
+    all.push_back({family, c});
+  }
+}
+
 std::vector<CaseRun> all_runs() {
   std::vector<CaseRun> all;
-  for (const AttentionCase& c : all_cases()) {
-    const std::vector<attention::CudaKernel> on_hopper = attention::cuda_kernels_of(c.spec, cuda::example_device(90));
-    const bool has_more = std::any_of(on_hopper.begin(), on_hopper.end(), [](const auto& kernel) { return kernel.family == "wgmma"; });
-    for (const char* family : kFamilies) {
-      if (family == std::string_view("mma") && !has_more) continue;
-      all.push_back({family, c});
-    }
-  }
+  for (const AttentionCase& c : all_cases()) add_runs(c, true, all);
+  for (const AttentionCase& c : cases::regression_cases()) add_runs(c, false, all);
   return all;
 }
 

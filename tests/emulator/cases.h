@@ -17,6 +17,7 @@
 #include "attention/spec.h"
 #include "cases/attention.h"
 #include "cases/cuda_only.h"
+#include "cases/regressions.h"
 #include "girih/error.h"
 
 namespace girih::emulator {
@@ -122,8 +123,8 @@ inline std::vector<cases::AttentionCase> all_cases(int arch) {
   for (cases::AttentionCase& c : non_finite_cases()) all.push_back(std::move(c));
   all.push_back(many_row_values_case());
   all.push_back(long_decode_case());
-  for (std::vector<cases::AttentionCase> some :
-       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases()}) {
+  for (std::vector<cases::AttentionCase> some : {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(),
+                                                 cases::variant_cases(), cases::cuda_only_cases(), cases::regression_cases()}) {
     for (cases::AttentionCase& c : some) all.push_back(std::move(c));
   }
   for (cases::AttentionCase& c : all) c = on_arch(std::move(c), arch);

@@ -6,7 +6,9 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "attention/check_args.h"
@@ -15,16 +17,40 @@
 #include "cases/problem.h"
 #include "emulator/cases.h"
 #include "emulator/emulator.h"
+#include "emulator/kernels.h"
 
 namespace girih::emulator {
 
 inline constexpr Device kEmulated{DeviceKind::cuda, 0};
 
+inline constexpr int kSm = kArch / 10;
+
 /// Kernels by class; null for a class that the schedule has no units for.
 using Entries = std::array<void (*)(abi::AttentionParams), attention::kNumClasses>;
 
 inline std::shared_ptr<const attention::ScheduleState> make_schedule(const cases::Problem& p, std::string_view family) {
-  return attention::make_cuda_state(emulated_device(kArch / 10), kEmulated.index, p.c.spec, p.limits, {.family = std::string(family)});
+  return attention::make_cuda_state(emulated_device(kSm), kEmulated.index, p.c.spec, p.limits, {.family = std::string(family)});
+}
+
+/// Null where a kernel is not built in.
+inline const EmulatedKernel* find_kernel(const attention::CudaKernel& kernel) {
+  static const std::map<std::uint64_t, const EmulatedKernel*> kByHash = [] {
+    std::map<std::uint64_t, const EmulatedKernel*> map;
+    for (const EmulatedKernel& k : emulated_kernels()) map.emplace(k.source_hash, &k);
+    return map;
+  }();
+  const auto found = kByHash.find(source_hash(kernel.source));
+  return found == kByHash.end() ? nullptr : found->second;
+}
+
+inline Entries entries_of(const attention::ScheduleState& state) {
+  Entries entries{};
+  for (std::size_t c = 0; c < entries.size(); ++c) {
+    const EmulatedKernel* kernel = find_kernel(state.cuda->kernels.classes[c]);
+    if (kernel == nullptr) throw std::runtime_error("no kernel " + state.cuda->kernels.classes[c].name);
+    entries[c] = kernel->entry;
+  }
+  return entries;
 }
 
 /// Bytes 0xff, aligned as device memory is.
@@ -49,14 +75,13 @@ inline TensorView on_device(TensorView t) {
   return t;
 }
 
-/// Plans the problem's batch and runs it.
+/// Plans the problem's batch and runs it, in the workspace given.
 inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_ptr<const attention::ScheduleState>& state,
-                                   const Entries& entries, std::uint64_t seed) {
+                                   const Entries& entries, std::uint64_t seed, std::span<std::byte> workspace) {
   Plan plan{Schedule(state)};
   plan.update(p.batch);
   const auto* header = reinterpret_cast<const abi::PlanHeader*>(plan.blob().data());
   cases::Outputs out(p);
-  DeviceMemory workspace(state->workspace_bytes);
   std::vector<ParamValue> params_on_device = p.run_params;
   for (ParamValue& value : params_on_device) value.array = on_device(value.array);
   const AttentionArgs args{.q = on_device(p.q),
@@ -65,7 +90,7 @@ inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_pt
                            .params = params_on_device,
                            .o = on_device(out.o),
                            .lse = on_device(out.lse),
-                           .workspace = workspace.bytes()};
+                           .workspace = workspace};
   const attention::CheckedArgs checked = attention::check_args(*state, plan.state(), args);
   std::vector<std::int32_t> counters(static_cast<std::size_t>(attention::kNumClasses + header->merges.count));
   abi::AttentionParams params = attention::cuda_params(*state, checked);
@@ -86,6 +111,18 @@ inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_pt
   }
   for (const std::int32_t counter : counters) EXPECT_EQ(counter, 0) << "a merge was not performed";
   return out;
+}
+
+/// In a workspace of NaN.
+inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_ptr<const attention::ScheduleState>& state,
+                                   const Entries& entries, std::uint64_t seed) {
+  DeviceMemory workspace(state->workspace_bytes);
+  return run_emulated(p, state, entries, seed, workspace.bytes());
+}
+
+inline cases::Outputs run_family(const cases::Problem& p, const std::string& family) {
+  const auto state = make_schedule(p, family);
+  return run_emulated(p, state, entries_of(*state), 0);
 }
 
 }  // namespace girih::emulator
