@@ -12,6 +12,7 @@
 
 #include "attention/cuda_state.h"
 #include "attention/merge_states.cuh"
+#include "cuda/runtime.h"
 #include "emulator/emulator.h"
 #include "fake_cuda/fake_driver.h"
 #include "girih/attention.h"
@@ -237,6 +238,27 @@ TEST_F(CudaHost, RunLaunchesTheListsThatHaveWorkOnTheUploadedPlan) {
   EXPECT_EQ(launches().size(), 2U);
   run_batch({{}, {}});
   EXPECT_TRUE(launches().empty());
+}
+
+/// Whatever the limits: kernels for few rows are among those of a spec.
+TEST_F(CudaHost, AfterAWarmUpSchedulesCompileNothing) {
+  JitOptions jit;
+  jit.cache_dir = "";
+  const Context context(ContextOptions{.device = {DeviceKind::cuda, 0}, .jit = jit});
+  const AttentionSpec spec = spec_of();
+  std::vector<std::string> names;
+  warmup(context, {&spec, 1}, [&](const WarmupProgress& progress) {
+    if (!progress.name.empty()) names.emplace_back(progress.name);
+  });
+  const auto compiled = [&] { return context.cuda().jit->stats().compiled; };
+  const std::int64_t after_warmup = compiled();
+  EXPECT_EQ(static_cast<std::int64_t>(names.size()), after_warmup);
+  EXPECT_EQ(names.size(), attention::cuda_kernels_of(spec, context.cuda().device->info()).size());
+  AttentionLimits limits = kLimits;
+  girih::schedule(context, spec, limits);
+  limits.max_qo_len = 1;
+  girih::schedule(context, spec, limits);
+  EXPECT_EQ(compiled(), after_warmup);
 }
 
 TEST_F(CudaHost, ADecodeScheduleHasOneKernel) {

@@ -103,7 +103,7 @@ TEST_F(JitCache, DirectoryAndFilesAreTheUsersOwn) {
   EXPECT_EQ(facts.st_mode & 07777U, 0600U);
 }
 
-TEST_F(JitCache, ArchitecturesShareADirectory) {
+TEST_F(JitCache, J08_ArchitecturesShareADirectory) {
   compile_once();
   Jit jit(options(), "sm_90a");
   jit.compile(add_kernel());
@@ -113,7 +113,7 @@ TEST_F(JitCache, ArchitecturesShareADirectory) {
 }
 
 // A file made by another version of NVRTC, under every name that a reader might look for.
-TEST_F(JitCache, EntryOfAnotherCompilerIsAMiss) {
+TEST_F(JitCache, J07_EntryOfAnotherCompilerIsAMiss) {
   const std::shared_ptr<const Nvrtc> nvrtc = Nvrtc::load({test_nvrtc(), {}});
   const Recipe recipe = make_recipe(add_kernel(1, "sm_80"));
   Cubin foreign = compile(*nvrtc, recipe);
@@ -195,7 +195,7 @@ TEST_F(JitCache, FileOfAnotherUserIsAMiss) {
   expect_miss_then_hit("owner");
 }
 
-TEST_F(JitCache, DirectoryOfAnotherUserOrOpenToOthersIsNotUsed) {
+TEST_F(JitCache, J04_DirectoryOfAnotherUserOrOpenToOthersIsNotUsed) {
   compile_once();
   const auto expect_unused = [this](const std::string& what) {
     warnings_.clear();
@@ -215,7 +215,7 @@ TEST_F(JitCache, DirectoryOfAnotherUserOrOpenToOthersIsNotUsed) {
   expect_unused("owner");
 }
 
-TEST_F(JitCache, DirectoryThatCannotBeMadeIsOneWarning) {
+TEST_F(JitCache, J04_DirectoryThatCannotBeMadeIsOneWarning) {
   overwrite(dir_ / "below", "");
   Jit jit(options(), "sm_80", log());
   jit.compile(add_kernel(1));
@@ -225,7 +225,7 @@ TEST_F(JitCache, DirectoryThatCannotBeMadeIsOneWarning) {
 }
 
 // As another user where the tests run as root, whom modes do not stop.
-TEST_F(JitCache, ReadOnlyDirectoryIsReadAndNotWritten) {
+TEST_F(JitCache, J04_ReadOnlyDirectoryIsReadAndNotWritten) {
   compile_once();
   ASSERT_EQ(chmod(dir_.path().c_str(), 0755), 0);
   ASSERT_EQ(chmod((dir_ / "below").c_str(), 0755), 0);
@@ -251,7 +251,7 @@ TEST_F(JitCache, ReadOnlyDirectoryIsReadAndNotWritten) {
 }
 
 // A limit on the size of files fails writes as a full disk does, after the first bytes.
-TEST_F(JitCache, FullDiskLeavesNothingBehind) {
+TEST_F(JitCache, J04_FullDiskLeavesNothingBehind) {
   compile_once();
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -317,7 +317,7 @@ class JitCacheProcesses : public JitCache {
   }
 };
 
-TEST_F(JitCacheProcesses, RacingOnAColdCacheAllSucceed) {
+TEST_F(JitCacheProcesses, J01_RacingOnAColdCacheAllSucceed) {
   std::vector<pid_t> children;
   for (int i = 0; i < 8; ++i) children.push_back(spawn_child());
   for (const pid_t child : children) EXPECT_EQ(status_of(child), 0);
@@ -325,7 +325,7 @@ TEST_F(JitCacheProcesses, RacingOnAColdCacheAllSucceed) {
   for (const CacheItem& item : list_cache(cache_dir_)) EXPECT_TRUE(item.entry) << item.file << ": " << item.fault;
 }
 
-TEST_F(JitCacheProcesses, KilledWritersLeaveNothingToWaitFor) {
+TEST_F(JitCacheProcesses, J02_KilledWritersLeaveNothingToWaitFor) {
   for (const int delay : {1, 10, 30, 100}) {
     const pid_t child = spawn_child();
     std::this_thread::sleep_for(std::chrono::milliseconds(delay));

@@ -62,7 +62,7 @@ TEST(JitSources, NameNoPathOfTheMachine) {
   }
 }
 
-TEST(JitRecipe, EveryInputThatMattersChangesTheKey) {
+TEST(JitRecipe, J05_J07_EveryInputThatMattersChangesTheKey) {
   const Recipe recipe = make_recipe(add_kernel(1, "sm_80"));
   std::set<std::string> keys = {recipe.key("13.0")};
   const auto expect_new = [&keys](const Recipe& other, std::string_view version) {
@@ -183,7 +183,7 @@ TEST_F(JitCompile, MemoryAnswersTheSecondTime) {
   EXPECT_EQ(jit.stats().from_memory, 1);
 }
 
-TEST_F(JitCompile, FailureSaysWhatWhereAndWithWhat) {
+TEST_F(JitCompile, J10_FailureSaysWhatWhereAndWithWhat) {
   JitOptions o = options();
   o.cache_dir = dir_ / "cache";
   Jit jit(o, "sm_80");

@@ -148,7 +148,7 @@ TEST(JitTargets, CoreForEveryArchitecture) {
   for (const char* target : kTargets) expect_compiles(*nvrtc, "core", kCoreText, target);
 }
 
-TEST(JitTargets, WrappersForEveryArchitecture) {
+TEST(JitTargets, J10_WrappersForEveryArchitecture) {
   const auto nvrtc = jit::Nvrtc::load({.path = jit::test_nvrtc(), .virtual_environment = {}});
   for (const std::string target : kTargets) {
     for (const std::string type : {"f16", "bf16"}) {

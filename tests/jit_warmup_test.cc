@@ -47,7 +47,7 @@ class JitWarmup : public testing::Test {
   TemporaryDir dir_;
 };
 
-TEST_F(JitWarmup, ReportsEveryKernelOnce) {
+TEST_F(JitWarmup, J13_ReportsEveryKernelOnceAndItsBeginning) {
   Jit jit(options(), "sm_80");
   std::vector<KernelSource> list = kernels(6);
   list.push_back(add_kernel(0));  // again
@@ -110,7 +110,7 @@ TEST_F(JitWarmup, OnTheCpuThereIsNothingToCompile) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST_F(JitWarmup, ThreadsAreBoundedByMemory) {
+TEST_F(JitWarmup, J11_ThreadsAreBoundedByMemory) {
   constexpr std::int64_t kGiB = std::int64_t{1} << 30;
   EXPECT_EQ(warmup_threads(0, 64, 128, 4 * kGiB), 8);
   EXPECT_EQ(warmup_threads(0, 64, 2, 4 * kGiB), 2);

@@ -152,6 +152,7 @@ void add_kernel_options(CLI::App& command, KernelOptions& o) {
         command.add_flag("--sinks", o.sinks, "A learned logit per query head joins the softmax")}) {
     option->excludes(file)->excludes(model)->excludes(source);
   }
+  for (const char* hook : {"--mask", "--logits"}) command.get_option(fmt::format("{}-text", hook))->excludes(command.get_option(hook));
   for (CLI::Option* option :
        {command.add_option("--dtype", o.dtype, "Type of Q and O: f32, f16, bf16")->capture_default_str(),
         command.add_option("--kv-dtype", o.kv_dtype, "Type of K and V: the same (default), e4m3, e5m2, i8, nvfp4, mxfp4"),

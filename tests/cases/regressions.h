@@ -152,6 +152,14 @@ inline void add_batches(std::vector<AttentionCase>& all) {
   }
   all.push_back(
       with_kv(simple("D17_verify_over_fp8", make_spec(32, 8, 128), {4, 4, 4}, {300, 4, 77}), DType::e4m3, ScaleGranularity::tensor));
+  const Lengths padded{"padded", {3, 2, 1, 1}, {40, 17, 0, 0}};  // two requests, and two that fill up a graph's batch
+  for (const VariantCase& v : mask_variants(padded)) {
+    if (v.name != "custom_mask_run") continue;
+    all.push_back(make_case("D16_custom_mask_beside_padding", make_spec(4, 2, 32), padded));
+    all.back().spec.variant = v.variant;
+    all.back().params = v.params;
+    all.back().mask = v.mask;
+  }
   for (const Layout layout : {Layout::nhd, Layout::hnd}) {
     all.push_back(simple(fmt::format("K02_packed_qkv_{}", name(layout)), typed(make_spec(32, 4, 128), DType::bf16), {1, 1, 1, 1},
                          {128, 5, 77, 16}, layout));

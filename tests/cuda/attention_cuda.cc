@@ -8,6 +8,7 @@
 #include "cases/regressions.h"
 #include "cases/serving.h"
 #include "device.h"
+#include "emulator/cases.h"
 #include "girih/error.h"
 
 namespace girih::cuda_test {
@@ -99,6 +100,47 @@ TEST_P(AttentionCuda, MatchesReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionCuda, testing::ValuesIn(all_runs()), [](const auto& info) { return name_of(info.param); });
+
+/// The kernels of older chips as PTX, which the driver assembles for this one: without cp.async and with products in f16 only (sm_75), and
+/// without Hopper's instructions (sm_80).
+class OlderChips : public testing::TestWithParam<int> {};
+
+/// A schedule as that of a chip of `arch`, with this device's multiprocessors.
+Schedule schedule_of(int arch, const Problem& p) {
+  const Context& context = *gpu().context;
+  cuda::Runtime& runtime = context.cuda();
+  cuda::DeviceInfo older = cuda::example_device(arch);
+  older.num_sms = runtime.device->info().num_sms;
+  const auto state = attention::make_cuda_state(older, context.device().index, p.c.spec, p.limits);
+  auto loaded = std::make_shared<attention::CudaState>(*state->cuda);
+  loaded->loader = runtime.loader;
+  for (int c = 0; c < attention::kNumClasses; ++c) {
+    if (attention::class_units(*state, c) == 0) continue;
+    const attention::CudaKernel& kernel = state->cuda->kernels.classes[c];
+    const jit::KernelSource source{.name = kernel.name, .source = kernel.source, .target = fmt::format("compute_{}", arch)};
+    loaded->functions[static_cast<std::size_t>(c)] = runtime.load({&source, 1}, {&kernel.shared_bytes, 1}).front()->function;
+  }
+  state->cuda = std::move(loaded);
+  return Schedule(state);
+}
+
+TEST_P(OlderChips, KernelsMatchTheReference) {
+  GIRIH_NEEDS_GPU();
+  constexpr std::array<std::string_view, 8> kCases{"nhd_mixed",          "dim128_mixed",          "mla_one_decode_ps1", "kv_e4m3_head_nhd",
+                                                   "kv_nvfp4_block_nhd", "custom_mask_run_mixed", "soft_cap_30_mixed",  "rope_mixed"};
+  std::set<std::string_view> run_cases;
+  for (const AttentionCase& given : all_cases()) {
+    if (std::find(kCases.begin(), kCases.end(), given.name) == kCases.end()) continue;
+    const AttentionCase c = emulator::on_arch(given, GetParam());
+    const Problem p(c);
+    cases::Outputs out = execute(p, schedule_of(GetParam(), p), 0xff);
+    EXPECT_TRUE(cases::matches(p, cases::reference(p), out)) << c.name;
+    run_cases.insert(*std::find(kCases.begin(), kCases.end(), given.name));
+  }
+  EXPECT_EQ(run_cases.size(), kCases.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ptx, OlderChips, testing::Values(75, 80), [](const auto& info) { return fmt::format("compute_{}", info.param); });
 
 /// Bits do not depend on what cannot matter.
 TEST(AttentionCudaInvariance, RepeatPlacementWorkspaceAndUnusedMemory) {

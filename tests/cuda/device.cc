@@ -141,8 +141,11 @@ DeviceWorkspace::DeviceWorkspace(std::int64_t bytes, std::uint8_t pattern)
 }
 
 cases::Outputs execute(const cases::Problem& p, const ScheduleOptions& options, std::uint8_t workspace_pattern) {
+  return execute(p, girih::schedule(*gpu().context, p.c.spec, p.limits, options), workspace_pattern);
+}
+
+cases::Outputs execute(const cases::Problem& p, const Schedule& schedule, std::uint8_t workspace_pattern) {
   Context& context = *gpu().context;
-  const Schedule schedule = girih::schedule(context, p.c.spec, p.limits, options);
   Plan plan(schedule);
   plan.update(p.batch);
   DevicePlan on_device(context, schedule);

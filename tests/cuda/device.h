@@ -100,7 +100,9 @@ class DeviceWorkspace {
   cuda::DeviceBuffer memory_;
 };
 
-/// Schedule, plan, upload, run, fetch.
+/// Plan, upload, run, fetch.
+cases::Outputs execute(const cases::Problem& p, const Schedule& schedule, std::uint8_t workspace_pattern);
+/// The same with a schedule of its own.
 cases::Outputs execute(const cases::Problem& p, const ScheduleOptions& options = {}, std::uint8_t workspace_pattern = 0xff);
 
 }  // namespace girih::cuda_test

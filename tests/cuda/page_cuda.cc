@@ -278,8 +278,8 @@ TEST(PageCuda, UploadAppendRunIsOneGraph) {
   driver.destroy(stream);
 }
 
-/// The same keys on low pages and on pages beyond 2^31 elements and 2^32 bytes (C01, C02, C04): the same bits.
-TEST(AddressCuda, PagesBeyondThirtyTwoBits) {
+/// The same keys on low pages and on pages beyond 2^31 elements and 2^32 bytes: the same bits. Other strides: emulated_memory_test.cc.
+TEST(AddressCuda, C01_PagesBeyondThirtyTwoBits) {
   GIRIH_NEEDS_GPU();
   Context& context = *gpu().context;
   constexpr std::int64_t kFarPages = 270000, kPageTokens = 32, kLatent = 512;
