@@ -130,6 +130,9 @@ class TileLayer {
   void lay_segment(std::int64_t s, const KvSegment& segment) {
     const abi::SegmentInfo& info = p_.segments[static_cast<std::size_t>(s)];
     s_ = s;
+    info_ = &info;
+    page_pos_ = segment.page_pos;
+    stretches_of_ = -1;
     masked_ = segment.masked && p_.has_mask;
     const bool by_head = masked_ && p_.mask.differs_by_head();
     const int heads = schedule_.spec.num_kv_heads;
@@ -140,14 +143,12 @@ class TileLayer {
       if (first.q_begin == first.q_end) continue;
       choose_tiles(first);
       const std::size_t request = request_;
-      if (info.num_table_heads == 1) find_stretches(info, segment, first);
       if (info.num_table_heads == 1 && !by_head) {
         lay_strip(info.kv_row_begin + g, 0, heads);
         continue;
       }
       for (int h = 0; h < heads; ++h) {
         const std::int64_t row = info.kv_row_begin + (info.num_table_heads > 1 ? h * info.num_groups : 0) + g;
-        if (info.num_table_heads > 1) find_stretches(info, segment, p_.kv_rows[static_cast<std::size_t>(row)]);
         request_ = request;
         lay_strip(row, h, 1);
       }
@@ -186,7 +187,12 @@ class TileLayer {
     }
   }
 
-  void find_stretches(const abi::SegmentInfo& info, const KvSegment& segment, const abi::KvRow& row) {
+  /// Fills p_.stretches for a table row, unless they are its own already.
+  void find_stretches(std::int64_t kv_row) {
+    if (stretches_of_ == kv_row) return;
+    stretches_of_ = kv_row;
+    const abi::KvRow& row = p_.kv_rows[static_cast<std::size_t>(kv_row)];
+    const abi::SegmentInfo& info = *info_;
     p_.stretches.clear();
     if (row.kv_len == 0) return;
     if (info.has_page_pos == 0) {
@@ -195,7 +201,7 @@ class TileLayer {
     }
     std::int64_t entry = row.table_begin;
     for (std::int64_t key = 0; key < row.kv_len; key += info.page_size, ++entry) {
-      const std::int64_t pos = segment.page_pos[entry];
+      const std::int64_t pos = page_pos_[entry];
       const std::int64_t end = std::min(key + info.page_size, row.kv_len);
       if (!p_.stretches.empty()) {
         Stretch& last = p_.stretches.back();
@@ -287,7 +293,7 @@ class TileLayer {
     } else {
       WorkItem form{};
       fill_in(form);
-      if (!write_visible(strip, row, form, row_begin, row_end)) {
+      if (!write_visible(strip, row, kv_row, form, row_begin, row_end)) {
         if (drop_empty_) return;
         p_.items.push_back(form);
       }
@@ -319,22 +325,23 @@ class TileLayer {
   bool sees_all(const abi::KvRow& row, std::int64_t row_begin, std::int64_t row_end) {
     if (chunk_ > 0 || row.kv_len == 0) return false;
     if (!masked_) return true;
-    if (p_.stretches.size() != 1) return false;
+    if (info_->has_page_pos != 0) return false;
     const std::int64_t first = group_.quotient(row_begin);
     const std::int64_t last = group_.quotient(row_end - 1);
     while (request_end(request_) <= first) ++request_;
     const abi::RequestInfo& r = p_.requests[request_];
     return last < r.q_begin + r.q_len &&
-           p_.mask.sees_all({r.q_pos + first - r.q_begin, r.q_pos + last - r.q_begin}, p_.stretches[0].pos, row.kv_len);
+           p_.mask.sees_all({r.q_pos + first - r.q_begin, r.q_pos + last - r.q_begin}, row.kv_pos, row.kv_len);
   }
 
   /// Writes what the tile sees; false if that is nothing.
-  bool write_visible(const abi::LineStrip& strip, const abi::KvRow& row, const WorkItem& form, std::int64_t row_begin,
+  bool write_visible(const abi::LineStrip& strip, const abi::KvRow& row, std::int64_t kv_row, const WorkItem& form, std::int64_t row_begin,
                      std::int64_t row_end) {
     ItemWriter writer(p_.items, form, block_[class_], row.kv_len, chunk_);
     if (!masked_) {
       if (row.kv_len > 0) writer.add({0, row.kv_len, true});
     } else if (row.kv_len > 0) {
+      find_stretches(kv_row);
       p_.runs.clear();
       p_.mask.find(box_of(group_.quotient(row_begin), group_.quotient(row_end - 1), strip.head_begin, strip.copies), p_.stretches,
                    schedule_.tune.classes[class_].kv_block, p_.runs);
@@ -351,6 +358,9 @@ class TileLayer {
   Divider block_[kNumClasses];
   std::int64_t chunk_ = 0;
   std::int64_t s_ = 0;
+  const abi::SegmentInfo* info_ = nullptr;  // of segment s_, as is the next
+  Indices page_pos_;
+  std::int64_t stretches_of_ = -1;  // the table row whose stretches p_.stretches holds
   std::size_t request_ = 0;
   std::int64_t tile_rows_ = 0;
   int class_ = kSmall;
