@@ -115,7 +115,7 @@ class Emitter {
       const std::int32_t stop = i == end.item ? end.steps_taken : 0;
       *next_ = line_.items[i];
       next_->kv_head = head();
-      if (taken > 0 || stop > 0) cut_item(tile, line_.items[i], taken, stop, *next_);
+      cut_item(tile, line_.items[i], taken, stop, *next_);
       next_->part_row = take_rows(next_ == first || each, rows);
       next_->flags = static_cast<std::uint8_t>((next_->flags & WorkItem::kChunk) | (each ? WorkItem::kFirst | WorkItem::kLast : 0));
       ++next_;
@@ -136,6 +136,14 @@ class Emitter {
       item->merge_begin = part_.merge_begin;
       item->merge_count = part_.merge_count;
     }
+  }
+
+  /// The stretch of `item` from `taken` KV blocks to `stop` (0: its end).
+  static void cut_item(const LineTile& tile, const WorkItem& item, std::int32_t taken, std::int32_t stop, WorkItem& to) {
+    if (taken == 0 && stop == 0) return;
+    take_keys(item, item.kv_begin + taken * tile.kv_block, stop > 0 ? item.kv_begin + stop * tile.kv_block : item.kv_end, to);
+    const std::int64_t before_stop = stop > 0 ? tile.cost_piece + stop * tile.cost_step : item_cost(tile, item);
+    to.cost = held_cost(before_stop - taken * tile.cost_step);
   }
 
   std::int32_t take_rows(bool new_part, std::int32_t rows) {

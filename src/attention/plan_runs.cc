@@ -63,10 +63,10 @@ void TileMask::bind(const variant::ParamTable& params) {
   for (Relative& r : relative_) r.height = -1;
 }
 
-void TileMask::find_shifted(const Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
+void TileMask::find_shifted(const variant::Range& q_pos, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
                             std::vector<KeyRun>& runs) {
-  const std::int64_t height = box.q_pos.hi - box.q_pos.lo;
-  const std::int64_t begin = pos - box.q_pos.lo;
+  const std::int64_t height = q_pos.hi - q_pos.lo;
+  const std::int64_t begin = pos - q_pos.lo;
   const std::int64_t end = begin + len;
   Relative& r = relative_[static_cast<std::size_t>(height) % kHeights];
   if (r.height != height || r.begin > begin || r.end < end) {
@@ -94,7 +94,7 @@ void TileMask::find_shifted(const Box& box, std::int64_t key, std::int64_t pos, 
 
 void TileMask::find_stretch(const Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
                             std::vector<KeyRun>& runs) {
-  if (shift_invariant_) return find_shifted(box, key, pos, len, grain, runs);
+  if (shift_invariant_) return find_shifted(box.q_pos, key, pos, len, grain, runs);
   found_.clear();
   prover_.find_runs(box, pos, pos + len, grain, found_);
   for (const MaskProver::Run& run : found_) runs.push_back({run.begin - pos + key, run.end - pos + key, run.always});

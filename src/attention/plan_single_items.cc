@@ -76,12 +76,15 @@ void write_parts(Planner& p, const abi::Line& line, std::span<const TileCut> cut
     const auto head = static_cast<std::uint16_t>(line.strips[cut.strip].head_begin + cut.copy);
     WorkItem* const to = out + cut.instance + j;
     const auto part_row = static_cast<std::int32_t>(row);
-    cut_item(tile, item, taken, cut.steps, to[0]);
+    const std::int32_t border = item.kv_begin + cut.steps * tile.kv_block;
+    take_keys(item, item.kv_begin + taken * tile.kv_block, border, to[0]);
+    to[0].cost = held_cost(tile.cost_piece + (cut.steps - taken) * tile.cost_step);
     to[0].part_row = part_row;
     to[0].merge_begin = num_merges;
     to[0].merge_count = 1;
     to[1] = item;
-    cut_item(tile, item, cut.steps, 0, to[1]);
+    take_keys(item, border, item.kv_end, to[1]);
+    to[1].cost = held_cost(tile.cost - cut.steps * tile.cost_step);
     to[1].kv_head = head;
     to[1].part_row = part_row + rows;
     to[1].merge_begin = num_merges;

@@ -52,6 +52,7 @@ class TileMask {
   explicit TileMask(const variant::Program& program);
   void bind(const variant::ParamTable& params);
   bool differs_by_head() const { return differs_by_head_; }
+  bool shifts() const { return shift_invariant_; }
   /// Whether rows at these positions are known to see all of `len` keys from position `pos` on: true only where a search has found it out
   /// for other rows at the same distances.
   bool sees_all(const variant::Range& q_pos, std::int64_t pos, std::int64_t len) const {
@@ -63,6 +64,9 @@ class TileMask {
   }
   /// Appends the runs of [begin, end) of the stretches to `runs`, ascending.
   void find(const variant::Box& box, std::span<const Stretch> stretches, std::int64_t kv_block, std::vector<KeyRun>& runs);
+  /// The same of one stretch of `len` keys from `key` at `pos`, for masks that are shifted: rows matter by their positions alone.
+  void find_shifted(const variant::Range& q_pos, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
+                    std::vector<KeyRun>& runs);
 
  private:
   struct Relative {  // runs around q_pos = [0, height]; of no height where masks are not shifted
@@ -71,8 +75,6 @@ class TileMask {
     std::vector<variant::MaskProver::Run> runs;
   };
   const Relative& relative(std::int64_t height) const { return relative_[static_cast<std::size_t>(height) % kHeights]; }
-  void find_shifted(const variant::Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
-                    std::vector<KeyRun>& runs);
   void find_stretch(const variant::Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
                     std::vector<KeyRun>& runs);
 
@@ -176,20 +178,18 @@ std::int64_t emit_items(Planner& planner, const ScheduleState& schedule, abi::Wo
 std::int64_t max_emitted_items(const Planner& planner, const ScheduleState& schedule);
 /// emit_items() of a list that is all of the batch, each tile one item that may be cut and alone on its rows, for units [begin, end).
 std::int64_t write_single_items(Planner& planner, const abi::Line& line, int begin, int end, abi::WorkItem* out);
-/// The stretch of `item` from `taken` KV blocks to `stop` (0: its end), in the fields of `to` that differ from the item's.
-inline void cut_item(const abi::LineTile& tile, const abi::WorkItem& item, std::int32_t taken, std::int32_t stop, abi::WorkItem& to) {
-  const std::int32_t begin = item.kv_begin + taken * tile.kv_block;
-  const std::int32_t end = stop > 0 ? item.kv_begin + stop * tile.kv_block : item.kv_end;
+/// Makes `to` the stretch [begin, end) of `item`, in the fields that say which keys.
+inline void take_keys(const abi::WorkItem& item, std::int32_t begin, std::int32_t end, abi::WorkItem& to) {
   const std::int32_t full_begin = std::max(begin, std::min(item.full_begin, end));
   const std::int32_t full_end = std::max(begin, std::min(item.full_end, end));
   const bool has_full = full_begin < full_end;
-  const std::int64_t before_stop = stop > 0 ? tile.cost_piece + stop * tile.cost_step : item_cost(tile, item);
   to.kv_begin = begin;
   to.kv_end = end;
   to.full_begin = has_full ? full_begin : begin;
   to.full_end = has_full ? full_end : begin;
-  to.cost = static_cast<std::int32_t>(std::min(before_stop - taken * tile.cost_step, kMaxIndex));
 }
+/// A cost as an item holds it.
+inline std::int32_t held_cost(std::int64_t cost) { return static_cast<std::int32_t>(std::min<std::int64_t>(cost, abi::kMaxItemCost)); }
 /// Refuses batches beyond what a part's row can say.
 void check_part_rows(std::int64_t part_rows);
 /// Fills in the parts of the regions' merges, which are known once all items are written.
