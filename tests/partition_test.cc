@@ -31,6 +31,7 @@ struct HandLine {
                     .cost_before = strip.cost,
                     .cost_piece = 5,
                     .cost_step = 3,
+                    .by_step = step_divider(3),
                     .item_begin = static_cast<std::int32_t>(items.size()),
                     .item_end = static_cast<std::int32_t>(items.size()) + 1,
                     .kv_block = 4,

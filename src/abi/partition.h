@@ -11,11 +11,25 @@
 
 namespace girih::abi {
 
+/// n / d for 0 <= n < 2^31, 0 < d < 2^31: a multiplication and a shift by 31 + the bits of d.
+struct StepDivider {
+  std::uint64_t magic;
+  std::int32_t shift;
+
+  constexpr std::int64_t quotient(std::int64_t n) const { return static_cast<std::int64_t>((static_cast<std::uint64_t>(n) * magic) >> shift); }
+};
+constexpr StepDivider step_divider(std::int64_t d) {
+  std::int32_t shift = 31;
+  for (std::int64_t rest = d; rest > 0; rest /= 2) ++shift;
+  return {(std::uint64_t{1} << shift) / static_cast<std::uint64_t>(d) + 1, shift};
+}
+
 struct LineTile {
   std::int64_t cost;
   std::int64_t cost_before;  // of the strip's tiles before this one
   std::int64_t cost_piece;   // of starting an item, >= 1
-  std::int64_t cost_step;    // of one KV block of all the tile's rows
+  std::int64_t cost_step;    // of one KV block of all the tile's rows, > 0
+  StepDivider by_step;
   std::int32_t item_begin;   // items of the tile, kv_head 0
   std::int32_t item_end;
   std::int32_t kv_block;
@@ -96,7 +110,8 @@ inline bool take_in_tile(const Line& line, LineSpot& at, std::int64_t& left) {
       continue;
     }
     if (!line.cut_items || left < tile.cost_piece + tile.cost_step) return false;
-    const std::int64_t steps = tile.cost_step == 0 ? 1 : quotient(left - tile.cost_piece, tile.cost_step);
+    const std::int64_t rest = left - tile.cost_piece;
+    const std::int64_t steps = rest >> 31 == 0 ? tile.by_step.quotient(rest) : rest / tile.cost_step;
     at.steps_taken += static_cast<std::int32_t>(steps);
     left -= tile.cost_piece + steps * tile.cost_step;
     return false;

@@ -240,6 +240,10 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
       written = write_single_items(p, line, begin, end, out);
       continue;
     }
+    if (p.regions.empty() && p.part_rows == 0) {  // no list has had a merge yet
+      p.merges.clear();
+      p.merge_parts.clear();
+    }
     Emitter emitter(p, line, out + written);
     for (int u = begin; u < end; ++u) {
       emitter.write_unit(p.unit_ends[static_cast<std::size_t>(u)]);

@@ -311,7 +311,7 @@ class TileLayer {
   };
   TileCost cost_of(std::int64_t rows) const {
     const ClassTune& tune = schedule_.tune.classes[class_];
-    return {std::max<std::int64_t>(tune.cost_piece, 1), tune.cost_block + rows * tune.cost_block_row, rows};
+    return {std::max<std::int64_t>(tune.cost_piece, 1), std::max<std::int64_t>(tune.cost_block + rows * tune.cost_block_row, 1), rows};
   }
 
   void lay_tile(abi::LineStrip& strip, const abi::KvRow& row, std::int64_t kv_row, std::int64_t row_begin, std::int64_t row_end) {
@@ -353,6 +353,8 @@ class TileLayer {
     tile.cost_before = strip.cost;
     tile.cost_piece = cost.piece;
     tile.cost_step = cost.step;
+    if (cost.step != step_) by_step_ = abi::step_divider(step_ = cost.step);
+    tile.by_step = by_step_;
     tile.item_begin = static_cast<std::int32_t>(first_item);
     tile.item_end = static_cast<std::int32_t>(p_.items.size());
     tile.kv_block = static_cast<std::int32_t>(block_[class_].divisor);
@@ -414,6 +416,8 @@ class TileLayer {
   std::int64_t stretches_of_ = -1;  // the table row whose stretches p_.stretches holds
   std::size_t request_ = 0;
   std::int64_t tile_rows_ = 0;
+  std::int64_t step_ = 0;  // the last tile's cost of a step, and the division by it
+  abi::StepDivider by_step_{};
   int class_ = kSmall;
   int list_ = kSmall;
   bool masked_ = false;
