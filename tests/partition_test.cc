@@ -31,11 +31,13 @@ struct HandLine {
                     .cost_before = strip.cost,
                     .cost_piece = 5,
                     .cost_step = 3,
+                    .by_step = step_divider(3),
                     .item_begin = static_cast<std::int32_t>(items.size()),
                     .item_end = static_cast<std::int32_t>(items.size()) + 1,
                     .kv_block = 4,
                     .shared = 0};
       tile.cost = item_cost(tile, item.kv_end);
+      item.cost = static_cast<std::int32_t>(tile.cost);
       max_piece = std::max<std::int64_t>(max_piece, cut_items ? 8 : tile.cost);
       max_tile = std::max(max_tile, tile.cost);
       strip.cost += tile.cost;
@@ -58,9 +60,9 @@ TEST(Partition, TakesWholeCopiesTilesAndBlocks) {
   EXPECT_EQ(take(line, at, 28 + 11 + 8), 28 + 11 + 8);
   EXPECT_EQ(at.copy, 1);
   EXPECT_EQ(at.tile, 1);
-  EXPECT_EQ(at.keys_taken, 4);  // a piece and one block
+  EXPECT_EQ(at.steps_taken, 1);  // a piece and one block
   EXPECT_EQ(take(line, at, 13), 0 + 5 + 2 * 3);
-  EXPECT_EQ(at.keys_taken, 12);
+  EXPECT_EQ(at.steps_taken, 3);
   EXPECT_EQ(take(line, at, 7), 0);  // a piece and a block are 8
   EXPECT_EQ(take(line, at, 100), 8 + 28);
   EXPECT_EQ(at.strip, 1);
@@ -75,7 +77,7 @@ TEST(Partition, WholeItemsAreNotCut) {
   LineSpot at = strip_start(line, 0);
   EXPECT_EQ(take(line, at, 27), 11);
   EXPECT_EQ(at.tile, 1);
-  EXPECT_EQ(at.keys_taken, 0);
+  EXPECT_EQ(at.steps_taken, 0);
 }
 
 TEST(Partition, TilesOfOneCostAreCutInEqualParts) {

@@ -16,6 +16,7 @@ struct PlanCase {
   int num_units;  // 0 = the context's workers
   double bar_us;  // 0 = none
   int arch = 0;   // for the kernels of an example GPU in place of the CPU
+  const char* mask = "causal";
 };
 
 // 132 units are a large GPU's. The lengths of "mixed" are a prefill chunk or two beside decoding requests. With the kernels of an H200 the
@@ -34,6 +35,12 @@ constexpr PlanCase kPlanCases[] = {
     {"zipf-64-h200", "1", "zipf:mean=4096,n=64", 0, 0, 90},
     {"prefill-8k-h200", "8192", "8192", 0, 0, 90},
     {"mixed-h200", "1x31,2048", "4096x31,2048", 0, 0, 90},
+    {"zipf-256-h200", "1", "zipf:mean=4096,n=256", 0, 20, 90},
+    {"append16-256-h200", "16", "uniform:min=512,max=4095,n=256", 0, 0, 90},
+    {"window-256-h200", "256", "uniform:min=256,max=4095,n=256", 0, 0, 90, "window:left=1023,right=0"},
+    {"document-256-h200", "256", "uniform:min=256,max=1023,n=256", 0, 0, 90, "document:size=200"},
+    {"window-4x8192-h200", "8192", "8192x4", 0, 0, 90, "window:left=1023,right=0"},
+    {"document-8192-h200", "8192", "8192", 0, 0, 90, "document:size=1024"},
 };
 constexpr double kBalanceBar = 1.05;
 constexpr double kListBalanceBar = 1.08;  // on a GPU tiles stay whole where cutting them costs as much
@@ -56,7 +63,7 @@ BenchRow measure(const PlanCase& c, const Context& context, int repeats, Allocat
   spec.num_qo_heads = 32;
   spec.num_kv_heads = 8;
   const OwnedBatch owned =
-      make_batch(spec, parse_lengths(c.qo_lens, c.name), parse_lengths(c.kv_lens, c.name), 16, parse_call("causal", c.name), {"none", {}});
+      make_batch(spec, parse_lengths(c.qo_lens, c.name), parse_lengths(c.kv_lens, c.name), 16, parse_call(c.mask, c.name), {"none", {}});
   const Schedule schedule = schedule_for(c, context, owned);
   Plan plan(schedule);
   const BatchView view = owned.view();

@@ -11,11 +11,25 @@
 
 namespace girih::abi {
 
+/// n / d for 0 <= n < 2^31, 0 < d < 2^31: a multiplication and a shift by 31 + the bits of d.
+struct StepDivider {
+  std::uint64_t magic;
+  std::int32_t shift;
+
+  constexpr std::int64_t quotient(std::int64_t n) const { return static_cast<std::int64_t>((static_cast<std::uint64_t>(n) * magic) >> shift); }
+};
+constexpr StepDivider step_divider(std::int64_t d) {
+  std::int32_t shift = 31;
+  for (std::int64_t rest = d; rest > 0; rest /= 2) ++shift;
+  return {(std::uint64_t{1} << shift) / static_cast<std::uint64_t>(d) + 1, shift};
+}
+
 struct LineTile {
   std::int64_t cost;
   std::int64_t cost_before;  // of the strip's tiles before this one
   std::int64_t cost_piece;   // of starting an item, >= 1
-  std::int64_t cost_step;    // of one KV block of all the tile's rows
+  std::int64_t cost_step;    // of one KV block of all the tile's rows, > 0
+  StepDivider by_step;
   std::int32_t item_begin;   // items of the tile, kv_head 0
   std::int32_t item_end;
   std::int32_t kv_block;
@@ -39,7 +53,7 @@ struct LineSpot {
   std::int32_t copy;
   std::int32_t tile;
   std::int32_t item;
-  std::int32_t keys_taken;  // of the item, a multiple of the KV block
+  std::int32_t steps_taken;  // KV blocks of the item
 };
 
 struct Line {
@@ -58,6 +72,11 @@ constexpr std::int64_t quotient(std::int64_t n, std::int64_t d) {
 constexpr std::int64_t item_cost(const LineTile& tile, std::int64_t keys) {
   return tile.cost_piece + quotient(keys + tile.kv_block - 1, tile.kv_block) * tile.cost_step;
 }
+/// Of a whole item: what it says itself, unless that is the most it can say.
+inline constexpr std::int32_t kMaxItemCost = 0x7fffffff;
+constexpr std::int64_t item_cost(const LineTile& tile, const WorkItem& item) {
+  return item.cost < kMaxItemCost ? item.cost : item_cost(tile, std::int64_t{item.kv_end} - item.kv_begin);
+}
 
 inline LineSpot strip_start(const Line& line, std::int32_t strip) {
   if (strip == line.num_strips) return LineSpot{strip, 0, 0, 0, 0};
@@ -65,7 +84,7 @@ inline LineSpot strip_start(const Line& line, std::int32_t strip) {
   return LineSpot{strip, 0, tile, line.tiles[tile].item_begin, 0};
 }
 
-inline bool at_tile_start(const Line& line, const LineSpot& at) { return at.keys_taken == 0 && at.item == line.tiles[at.tile].item_begin; }
+inline bool at_tile_start(const Line& line, const LineSpot& at) { return at.steps_taken == 0 && at.item == line.tiles[at.tile].item_begin; }
 
 /// The spot after the last tile before `tile` of the copy that `at` is in.
 inline void move_to_tile(const Line& line, LineSpot& at, std::int32_t tile) {
@@ -73,7 +92,7 @@ inline void move_to_tile(const Line& line, LineSpot& at, std::int32_t tile) {
   if (tile < strip.tile_end) {
     at.tile = tile;
     at.item = line.tiles[tile].item_begin;
-    at.keys_taken = 0;
+    at.steps_taken = 0;
   } else if (at.copy + 1 < strip.copies) {
     at = LineSpot{at.strip, at.copy + 1, strip.tile_begin, line.tiles[strip.tile_begin].item_begin, 0};
   } else {
@@ -84,17 +103,17 @@ inline void move_to_tile(const Line& line, LineSpot& at, std::int32_t tile) {
 /// Takes what fits into `left` of the tile at `at`; true if that was all of it.
 inline bool take_in_tile(const Line& line, LineSpot& at, std::int64_t& left) {
   const LineTile& tile = line.tiles[at.tile];
-  for (; at.item < tile.item_end; ++at.item, at.keys_taken = 0) {
-    const WorkItem& item = line.items[at.item];
-    const std::int64_t cost = item_cost(tile, std::int64_t{item.kv_end} - item.kv_begin - at.keys_taken);
+  for (; at.item < tile.item_end; ++at.item, at.steps_taken = 0) {
+    const std::int64_t cost = item_cost(tile, line.items[at.item]) - at.steps_taken * tile.cost_step;
     if (cost <= left) {
       left -= cost;
       continue;
     }
     if (!line.cut_items || left < tile.cost_piece + tile.cost_step) return false;
-    const std::int64_t blocks = tile.cost_step == 0 ? 1 : quotient(left - tile.cost_piece, tile.cost_step);
-    at.keys_taken += static_cast<std::int32_t>(blocks * tile.kv_block);
-    left -= tile.cost_piece + blocks * tile.cost_step;
+    const std::int64_t rest = left - tile.cost_piece;
+    const std::int64_t steps = rest >> 31 == 0 ? tile.by_step.quotient(rest) : rest / tile.cost_step;
+    at.steps_taken += static_cast<std::int32_t>(steps);
+    left -= tile.cost_piece + steps * tile.cost_step;
     return false;
   }
   return true;
@@ -116,7 +135,7 @@ inline std::int64_t take(const Line& line, LineSpot& at, std::int64_t capacity) 
       at.copy += static_cast<std::int32_t>(whole);
       left -= whole * strip.cost;
     }
-    if (at_tile_start(line, at)) {
+    if (strip.tile_end - strip.tile_begin > 1 && at_tile_start(line, at)) {
       // The last tile that can be reached whole: cost_before is ascending.
       const std::int64_t reach = line.tiles[at.tile].cost_before + left;
       std::int32_t low = at.tile;
@@ -186,11 +205,14 @@ struct UnitsTaken {
 };
 inline UnitsTaken units_taken(const UnitShares& shares, const std::int64_t* costs) {
   UnitsTaken taken;
-  std::int64_t most_of_share = 0;
-  for (std::int32_t u = 0; u < shares.num_units; ++u) {
+  for (std::int32_t u = 0; u < shares.full; ++u) {
     taken.total += costs[u];
-    std::int64_t& most = u < shares.full ? taken.capacity : most_of_share;
-    most = most > costs[u] ? most : costs[u];
+    taken.capacity = taken.capacity > costs[u] ? taken.capacity : costs[u];
+  }
+  std::int64_t most_of_share = 0;
+  for (std::int32_t u = shares.full; u < shares.num_units; ++u) {
+    taken.total += costs[u];
+    most_of_share = most_of_share > costs[u] ? most_of_share : costs[u];
   }
   const std::int64_t of_share = most_of_share == 0 ? 0 : (most_of_share * 256 + shares.share - 1) / shares.share;
   taken.capacity = taken.capacity > of_share ? taken.capacity : of_share;

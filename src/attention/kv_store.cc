@@ -128,7 +128,7 @@ std::vector<std::int64_t> kv_len_from_last_page(Indices kv_indptr, Indices last_
   if (page_size < 1 || page_size > std::numeric_limits<std::int32_t>::max()) refuse(op, "page_size={}; must be in [1, 2^31)", page_size);
   const std::int64_t n = last_page_len.size();
   if (kv_indptr.size() != n + 1 && !(kv_indptr.empty() && n == 0)) {
-    refuse(op, "kv_indptr has {} entries; must have {} (requests + 1)", kv_indptr.size(), n + 1);
+    refuse(op, "kv_indptr has {} entries; must have {} (one more than last_page_len)", kv_indptr.size(), n + 1);
   }
   std::vector<std::int64_t> lengths(static_cast<std::size_t>(n), 0);
   for (std::int64_t r = 0; r < n; ++r) {

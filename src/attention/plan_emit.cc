@@ -20,12 +20,9 @@ using abi::WorkItem;
 
 class Emitter {
  public:
-  Emitter(Planner& planner, WorkItem* out) : p_(planner), out_(out), next_(out) {}
+  Emitter(Planner& planner, const abi::Line& line, WorkItem* out)
+      : p_(planner), line_(line), out_(out), next_(out), at_(strip_start(line, 0)) {}
 
-  void start(const abi::Line& line) {
-    line_ = line;
-    at_ = strip_start(line_, 0);
-  }
   std::int64_t written() const { return next_ - out_; }
 
   /// Writes what lies between the last unit's end and `end`.
@@ -46,82 +43,11 @@ class Emitter {
     }
   }
 
-  std::int64_t part_rows() const { return part_rows_; }
-
-  /// The same for all units of a line whose strips are one item each, none of them shared. First every tile is written whole, with room
-  /// left for what its cuts add; then the cuts: no step depends on where a unit ends, which is not to be predicted.
-  void write_single_items(std::span<const LineSpot> ends, const std::int64_t* costs, std::int32_t* unit_begin) {
-    std::vector<std::int32_t>& cuts = p_.tile_cuts;
-    cuts.assign(static_cast<std::size_t>(p_.num_instances), 0);
-    for (std::size_t u = 0; u < ends.size(); ++u) {
-      if (ends[u].keys_taken > 0 && costs[u] > 0) ++cuts[instance_of(ends[u])];
-    }
-    const std::int32_t* tile_cuts = cuts.data();
-    WorkItem* const begin = next_;
-    for (std::int32_t s = 0; s < line_.num_strips; ++s) {
-      const LineStrip& strip = line_.strips[s];
-      const WorkItem* item = line_.items + line_.tiles[strip.tile_begin].item_begin;
-      for (std::int32_t c = 0; c < strip.copies; ++c) {
-        *next_ = *item;
-        next_->kv_head = static_cast<std::uint16_t>(strip.head_begin + c);
-        next_ += 1 + *tile_cuts++;
-      }
-    }
-    WorkItem* part = begin;  // where the instance at work begins, or its last part that was written ends
-    std::int64_t at = 0;     // the instance
-    for (std::size_t u = 0; u < ends.size(); ++u) {
-      const LineSpot& end = ends[u];
-      const std::int64_t instance = end.strip == line_.num_strips ? p_.num_instances : static_cast<std::int64_t>(instance_of(end));
-      if (at_.keys_taken > 0 && instance != at) {
-        write_cut(*part++, 0);
-        ++at;
-      }
-      part += instance - at;
-      at = instance;
-      at_.strip = end.strip;
-      at_.copy = end.copy;
-      if (end.keys_taken > 0 && costs[u] > 0) write_cut(*part++, end.keys_taken);
-      unit_begin[u] = static_cast<std::int32_t>(part - out_);
-    }
-  }
-
  private:
-  std::size_t instance_of(const LineSpot& at) const { return static_cast<std::size_t>(line_.strips[at.strip].instance_begin + at.copy); }
-
-  /// The stretch of the tile that at_ is in, up to `stop` keys (0: its end), as a part. Fields are written once, in place: a copy of what
-  /// has just been written piecemeal waits for the pieces.
-  void write_cut(WorkItem& to, std::int32_t stop) {
-    const LineTile& tile = line_.tiles[line_.strips[at_.strip].tile_begin];
-    const WorkItem& item = line_.items[tile.item_begin];
-    const std::int32_t rows = item.row_count;
-    if (at_.keys_taken == 0) {
-      part_ = {};
-      part_.part_row = static_cast<std::int32_t>(part_rows_);
-    }
-    const std::int32_t begin = item.kv_begin + at_.keys_taken;
-    const std::int32_t end = stop > 0 ? item.kv_begin + stop : item.kv_end;
-    const std::int32_t full_begin = std::clamp(item.full_begin, begin, end);
-    const std::int32_t full_end = std::clamp(item.full_end, begin, end);
-    const bool has_full = full_begin < full_end;
-    to = item;
-    to.kv_head = head();
-    to.kv_begin = begin;
-    to.kv_end = end;
-    to.full_begin = has_full ? full_begin : begin;
-    to.full_end = has_full ? full_end : begin;
-    to.cost = static_cast<std::int32_t>(std::min(item_cost(tile, end - begin), kMaxIndex));
-    to.part_row = take_rows(true, rows);
-    to.flags = WorkItem::kFirst | WorkItem::kLast;
-    to.merge_begin = static_cast<std::int32_t>(p_.merges.size());
-    to.merge_count = 1;
-    at_.keys_taken = stop;
-    if (stop == 0) add_merge(item.row_begin, rows);
-  }
-
   bool before_in_strip(const LineSpot& end) const {
     if (at_.copy != end.copy) return at_.copy < end.copy;
     if (at_.tile != end.tile) return at_.tile < end.tile;
-    return at_.item != end.item ? at_.item < end.item : at_.keys_taken < end.keys_taken;
+    return at_.item != end.item ? at_.item < end.item : at_.steps_taken < end.steps_taken;
   }
 
   void copy_items(std::int32_t begin, std::int32_t end, std::uint16_t head) {
@@ -146,18 +72,23 @@ class Emitter {
     while (at_.tile < whole_end) {
       const LineTile& tile = line_.tiles[at_.tile];
       const bool whole = at_tile_start(line_, at_);
-      if (whole && tile.shared == 0)
+      std::int32_t next = at_.tile + 1;
+      if (whole && strip.shared == 0) {
+        next = whole_end;
+        copy_items(tile.item_begin, line_.tiles[next - 1].item_end, head());
+      } else if (whole && tile.shared == 0) {
         copy_items(tile.item_begin, tile.item_end, head());
-      else
+      } else {
         write_part(strip, tile, whole, LineSpot{0, 0, 0, tile.item_end, 0}, true);
-      const bool copy_done = at_.tile + 1 == strip.tile_end;
-      move_to_tile(line_, at_, at_.tile + 1);
+      }
+      const bool copy_done = next == strip.tile_end;
+      move_to_tile(line_, at_, next);
       if (copy_done) return;
     }
-    if (end != nullptr && (at_.item != end->item || at_.keys_taken != end->keys_taken)) {
+    if (end != nullptr && (at_.item != end->item || at_.steps_taken != end->steps_taken)) {
       write_part(strip, line_.tiles[at_.tile], at_tile_start(line_, at_), *end, false);
       at_.item = end->item;
-      at_.keys_taken = end->keys_taken;
+      at_.steps_taken = end->steps_taken;
     }
   }
 
@@ -172,19 +103,19 @@ class Emitter {
     WorkItem* first = next_;
     if (starts_tile) {
       part_ = {};
-      part_.part_row = static_cast<std::int32_t>(part_rows_);
+      part_.part_row = static_cast<std::int32_t>(p_.part_rows);
       if (tile.shared != 0) {
         part_.merge_begin = p_.part_ranges[instance].merge_begin;
         part_.merge_count = p_.part_ranges[instance].merge_count;
       }
       tile_first_ = first;
     }
-    std::int32_t taken = at_.keys_taken;
-    for (std::int32_t i = at_.item; i < end.item || (i == end.item && end.keys_taken > 0); ++i) {
-      const std::int32_t stop = i == end.item ? end.keys_taken : 0;
+    std::int32_t taken = at_.steps_taken;
+    for (std::int32_t i = at_.item; i < end.item || (i == end.item && end.steps_taken > 0); ++i) {
+      const std::int32_t stop = i == end.item ? end.steps_taken : 0;
       *next_ = line_.items[i];
       next_->kv_head = head();
-      cut_item(tile, *next_, taken, stop);
+      cut_item(tile, line_.items[i], taken, stop, *next_);
       next_->part_row = take_rows(next_ == first || each, rows);
       next_->flags = static_cast<std::uint8_t>((next_->flags & WorkItem::kChunk) | (each ? WorkItem::kFirst | WorkItem::kLast : 0));
       ++next_;
@@ -207,23 +138,19 @@ class Emitter {
     }
   }
 
-  static void cut_item(const LineTile& tile, WorkItem& item, std::int32_t taken, std::int32_t stop) {
+  /// The stretch of `item` from `taken` KV blocks to `stop` (0: its end).
+  static void cut_item(const LineTile& tile, const WorkItem& item, std::int32_t taken, std::int32_t stop, WorkItem& to) {
     if (taken == 0 && stop == 0) return;
-    const std::int32_t begin = item.kv_begin;
-    item.kv_begin = begin + taken;
-    if (stop > 0) item.kv_end = begin + stop;
-    item.full_begin = std::clamp(item.full_begin, item.kv_begin, item.kv_end);
-    item.full_end = std::clamp(item.full_end, item.kv_begin, item.kv_end);
-    if (item.full_begin >= item.full_end) item.full_begin = item.full_end = item.kv_begin;
-    item.cost = static_cast<std::int32_t>(std::min(item_cost(tile, item.kv_end - item.kv_begin), kMaxIndex));
+    take_keys(item, item.kv_begin + taken * tile.kv_block, stop > 0 ? item.kv_begin + stop * tile.kv_block : item.kv_end, to);
+    const std::int64_t before_stop = stop > 0 ? tile.cost_piece + stop * tile.cost_step : item_cost(tile, item);
+    to.cost = held_cost(before_stop - taken * tile.cost_step);
   }
 
   std::int32_t take_rows(bool new_part, std::int32_t rows) {
     if (new_part) {
-      current_part_ = part_rows_;
-      part_rows_ += rows;
-      if (part_rows_ > kMaxIndex)
-        fail(Code::invalid_argument, kPlanOp, "the batch needs more than 2^31 rows of partial results; plan fewer rows at a time");
+      current_part_ = p_.part_rows;
+      p_.part_rows += rows;
+      check_part_rows(p_.part_rows);
       ++part_.count;
     }
     return static_cast<std::int32_t>(current_part_);
@@ -240,15 +167,19 @@ class Emitter {
   }
 
   Planner& p_;
-  abi::Line line_{};
+  const abi::Line line_;
   WorkItem* const out_;
   WorkItem* next_;
-  LineSpot at_{};
+  LineSpot at_;
   PartRange part_{};  // of the tile being written
   WorkItem* tile_first_ = nullptr;
   std::int64_t current_part_ = 0;
-  std::int64_t part_rows_ = 0;
 };
+
+/// Where every tile of the batch is one item that may be cut, and alone on its rows, as in nearly all batches.
+bool has_single_items(const Planner& p, const abi::Line& line) {
+  return line.cut_items && p.regions.empty() && p.tiles.size() == p.items.size() && line.num_strips == std::ssize(p.strips);
+}
 
 /// The strips of one list. Where only one class occurs, or classes are not separate, that is all of them.
 std::span<const LineStrip> strips_of(Planner& p, const ScheduleState& schedule, int list) {
@@ -287,8 +218,9 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
   p.unit_ends.resize(units);
   p.unit_costs.resize(units);
   p.unit_begin.resize(units + 1);
-  Emitter emitter(p, out);
   p.unit_begin[0] = 0;
+  p.part_rows = 0;
+  std::int64_t written = 0;
   for (int list = 0; list < kNumClasses; ++list) {
     const int begin = class_unit_begin(schedule, list);
     const int end = class_unit_begin(schedule, list + 1);
@@ -303,20 +235,23 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
                .num_tiles = p.num_tiles[list],
                .max_tile = p.max_tile_cost[list]},
               p.unit_ends.data() + begin, p.unit_costs.data() + begin);
-    emitter.start(line);
-    if (line.cut_items && p.regions.empty() && strips.size() == p.items.size()) {
-      emitter.write_single_items({p.unit_ends.data() + begin, static_cast<std::size_t>(end - begin)}, p.unit_costs.data() + begin,
-                                 p.unit_begin.data() + begin + 1);
+    if (p.unit_ends[static_cast<std::size_t>(end) - 1].strip != line.num_strips) bug("the units do not take the whole line");
+    if (has_single_items(p, line)) {
+      written = write_single_items(p, line, begin, end, out);
       continue;
     }
+    if (p.regions.empty() && p.part_rows == 0) {  // no list has had a merge yet
+      p.merges.clear();
+      p.merge_parts.clear();
+    }
+    Emitter emitter(p, line, out + written);
     for (int u = begin; u < end; ++u) {
       emitter.write_unit(p.unit_ends[static_cast<std::size_t>(u)]);
-      p.unit_begin[static_cast<std::size_t>(u) + 1] = static_cast<std::int32_t>(emitter.written());
+      p.unit_begin[static_cast<std::size_t>(u) + 1] = static_cast<std::int32_t>(written + emitter.written());
     }
-    if (p.unit_ends[static_cast<std::size_t>(end) - 1].strip != line.num_strips) bug("the units do not take the whole line");
+    written += emitter.written();
   }
-  p.part_rows = emitter.part_rows();
-  return emitter.written();
+  return written;
 }
 
 }  // namespace girih::attention

@@ -134,10 +134,10 @@ void add_merge(Planner& p, int head, const Region& region) {
 }  // namespace
 
 void lay_merges(Planner& p, const ScheduleState& schedule) {
+  p.num_empty_merges = 0;
+  if (p.regions.empty()) return;  // merges of cuts alone: emit_items() begins with none
   p.merges.clear();
   p.merge_parts.clear();
-  p.num_empty_merges = 0;
-  if (p.regions.empty()) return;
   if (std::ssize(p.regions) * schedule.spec.num_kv_heads > kMaxIndex) refuse_merges();
   p.part_ranges.assign(static_cast<std::size_t>(p.num_instances), PartRange{});
   for_each_region(p, schedule, [&](int head, const Region& region) {

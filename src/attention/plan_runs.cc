@@ -56,7 +56,6 @@ TileMask::TileMask(const variant::Program& program) : prover_(program) {
   const variant::Code& mask = program.mask;
   differs_by_head_ = !mask.empty() && (prover_.uses_q_head() || mask.uses(variant::Var::kv_head));
   shift_invariant_ = is_shift_invariant(mask);
-  relative_.resize(8);
 }
 
 void TileMask::bind(const variant::ParamTable& params) {
@@ -64,12 +63,12 @@ void TileMask::bind(const variant::ParamTable& params) {
   for (Relative& r : relative_) r.height = -1;
 }
 
-void TileMask::find_shifted(const Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
+void TileMask::find_shifted(const variant::Range& q_pos, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
                             std::vector<KeyRun>& runs) {
-  const std::int64_t height = box.q_pos.hi - box.q_pos.lo;
-  const std::int64_t begin = pos - box.q_pos.lo;
+  const std::int64_t height = q_pos.hi - q_pos.lo;
+  const std::int64_t begin = pos - q_pos.lo;
   const std::int64_t end = begin + len;
-  Relative& r = relative_[static_cast<std::size_t>(height) % relative_.size()];
+  Relative& r = relative_[static_cast<std::size_t>(height) % kHeights];
   if (r.height != height || r.begin > begin || r.end < end) {
     // Twice as wide as asked, so that tiles further along find it done.
     r.begin = (r.height == height ? std::min(r.begin, begin) : begin) - len;
@@ -79,6 +78,9 @@ void TileMask::find_shifted(const Box& box, std::int64_t key, std::int64_t pos, 
     Box at_zero{};
     at_zero.q_pos = {0, height};
     prover_.find_runs(at_zero, r.begin, r.end, grain, r.runs);
+    const bool any = !r.runs.empty() && r.runs.front().always;
+    r.all_begin = any ? r.runs.front().begin : 0;
+    r.all_end = any ? r.runs.front().end : 0;
   }
   auto run = r.runs.begin();
   if (r.runs.size() > 8)
@@ -90,19 +92,9 @@ void TileMask::find_shifted(const Box& box, std::int64_t key, std::int64_t pos, 
   }
 }
 
-bool TileMask::sees_all(const variant::Range& q_pos, std::int64_t pos, std::int64_t len) const {
-  const std::int64_t height = q_pos.hi - q_pos.lo;
-  const std::int64_t begin = pos - q_pos.lo;
-  const std::int64_t end = begin + len;
-  const Relative& r = relative(height);
-  if (!shift_invariant_ || r.height != height || r.begin > begin || r.end < end || r.runs.empty()) return false;
-  const MaskProver::Run& first = r.runs.front();
-  return first.always && first.begin <= begin && first.end >= end;
-}
-
 void TileMask::find_stretch(const Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
                             std::vector<KeyRun>& runs) {
-  if (shift_invariant_) return find_shifted(box, key, pos, len, grain, runs);
+  if (shift_invariant_) return find_shifted(box.q_pos, key, pos, len, grain, runs);
   found_.clear();
   prover_.find_runs(box, pos, pos + len, grain, found_);
   for (const MaskProver::Run& run : found_) runs.push_back({run.begin - pos + key, run.end - pos + key, run.always});

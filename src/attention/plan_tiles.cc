@@ -15,12 +15,13 @@ using abi::WorkItem;
 
 constexpr std::int64_t kRowVector = 16;  // kernels round the rows of a tile up to it
 
-/// Joins runs into the items of one tile. An item holds one range that needs no mask; a second one starts another item. With a chunk
-/// (batch_invariant) an item is a chunk, whatever holes it has: its keys are reduced in one order wherever the batch puts them.
+/// Joins runs into the items of one tile, of which it writes the keys. An item holds one range that needs no mask; a second one starts
+/// another item. With a chunk (batch_invariant) an item is a chunk, whatever holes it has: its keys are reduced in one order wherever the
+/// batch puts them.
 class ItemWriter {
  public:
-  ItemWriter(std::vector<WorkItem>& items, const WorkItem& form, Divider block, std::int64_t kv_len, std::int64_t chunk)
-      : items_(items), form_(form), block_(block), kv_len_(kv_len), chunk_(chunk) {}
+  ItemWriter(std::vector<WorkItem>& items, Divider block, std::int64_t kv_len, std::int64_t chunk)
+      : items_(items), block_(block), kv_len_(kv_len), chunk_(chunk) {}
 
   void add(const KeyRun& run) {
     const std::int64_t begin = block_.down(run.begin);
@@ -44,7 +45,6 @@ class ItemWriter {
     open_ = false;
     return wrote_;
   }
-  std::int64_t keys() const { return keys_; }
 
  private:
   bool has_full() const { return full_begin_ < full_end_; }
@@ -99,23 +99,21 @@ class ItemWriter {
   }
 
   void write(std::int64_t end) {
-    WorkItem& item = items_.emplace_back(form_);
+    WorkItem& item = items_.emplace_back();  // in place: a copy would wait for its parts
     item.kv_begin = static_cast<std::int32_t>(begin_);
     item.kv_end = static_cast<std::int32_t>(end);
     item.full_begin = static_cast<std::int32_t>(has_full() ? full_begin_ : begin_);
     item.full_end = static_cast<std::int32_t>(has_full() ? full_end_ : begin_);
-    keys_ += end - begin_;
     wrote_ = true;
   }
 
   std::vector<WorkItem>& items_;
-  const WorkItem& form_;
   const Divider block_;
   const std::int64_t kv_len_;
   const std::int64_t chunk_;
   bool open_ = false;
   bool wrote_ = false;
-  std::int64_t begin_ = 0, end_ = 0, full_begin_ = 0, full_end_ = 0, keys_ = 0;
+  std::int64_t begin_ = 0, end_ = 0, full_begin_ = 0, full_end_ = 0;
 };
 
 /// Lays the tiles of one group after another; `request` follows the rows.
@@ -130,6 +128,9 @@ class TileLayer {
   void lay_segment(std::int64_t s, const KvSegment& segment) {
     const abi::SegmentInfo& info = p_.segments[static_cast<std::size_t>(s)];
     s_ = s;
+    info_ = &info;
+    page_pos_ = segment.page_pos;
+    stretches_of_ = -1;
     masked_ = segment.masked && p_.has_mask;
     const bool by_head = masked_ && p_.mask.differs_by_head();
     const int heads = schedule_.spec.num_kv_heads;
@@ -140,14 +141,12 @@ class TileLayer {
       if (first.q_begin == first.q_end) continue;
       choose_tiles(first);
       const std::size_t request = request_;
-      if (info.num_table_heads == 1) find_stretches(info, segment, first);
       if (info.num_table_heads == 1 && !by_head) {
-        lay_strip(info.kv_row_begin + g, 0, heads);
+        if (!lay_whole(info.kv_row_begin + g, heads)) lay_strip(info.kv_row_begin + g, 0, heads);
         continue;
       }
       for (int h = 0; h < heads; ++h) {
         const std::int64_t row = info.kv_row_begin + (info.num_table_heads > 1 ? h * info.num_groups : 0) + g;
-        if (info.num_table_heads > 1) find_stretches(info, segment, p_.kv_rows[static_cast<std::size_t>(row)]);
         request_ = request;
         lay_strip(row, h, 1);
       }
@@ -186,7 +185,12 @@ class TileLayer {
     }
   }
 
-  void find_stretches(const abi::SegmentInfo& info, const KvSegment& segment, const abi::KvRow& row) {
+  /// Fills p_.stretches for a table row, unless they are its own already.
+  void find_stretches(std::int64_t kv_row) {
+    if (stretches_of_ == kv_row) return;
+    stretches_of_ = kv_row;
+    const abi::KvRow& row = p_.kv_rows[static_cast<std::size_t>(kv_row)];
+    const abi::SegmentInfo& info = *info_;
     p_.stretches.clear();
     if (row.kv_len == 0) return;
     if (info.has_page_pos == 0) {
@@ -195,7 +199,7 @@ class TileLayer {
     }
     std::int64_t entry = row.table_begin;
     for (std::int64_t key = 0; key < row.kv_len; key += info.page_size, ++entry) {
-      const std::int64_t pos = segment.page_pos[entry];
+      const std::int64_t pos = page_pos_[entry];
       const std::int64_t end = std::min(key + info.page_size, row.kv_len);
       if (!p_.stretches.empty()) {
         Stretch& last = p_.stretches.back();
@@ -242,107 +246,163 @@ class TileLayer {
 
   void lay_strip(std::int64_t kv_row, int head, int heads) {
     const abi::KvRow& row = p_.kv_rows[static_cast<std::size_t>(kv_row)];
+    abi::LineStrip& strip = start_strip(head, heads);
+    const std::size_t item_begin = p_.items.size();
+    const std::int64_t row_end = row.q_end * schedule_.group;
+    for (std::int64_t r = row.q_begin * schedule_.group; r < row_end; r += tile_rows_) {
+      lay_tile(strip, row, kv_row, r, std::min(r + tile_rows_, row_end));
+    }
+    finish_strip(strip, p_.items.size() - item_begin);
+  }
+
+  /// lay_strip() of one tile, where it is known without a search that every row sees every key: so it is for nearly all of a decoding
+  /// batch. False: it is not.
+  bool lay_whole(std::int64_t kv_row, int heads) {
+    const abi::KvRow& row = p_.kv_rows[static_cast<std::size_t>(kv_row)];
+    const std::int64_t rows = (row.q_end - row.q_begin) * schedule_.group;
+    if (chunk_ > 0 || row.kv_len == 0 || rows > tile_rows_) return false;
+    if (masked_) {
+      const abi::RequestInfo& r = p_.requests[request_];
+      if (!can_shift(r, row.q_end - 1)) return false;
+      const std::int64_t before = row.q_begin - r.q_begin;
+      const std::int64_t last = row.q_end - 1 - r.q_begin;
+      if (!p_.mask.sees_all({r.q_pos + before, r.q_pos + last}, row.kv_pos, row.kv_len)) return false;
+    }
+    abi::LineStrip& strip = start_strip(0, heads);
+    const std::size_t first = p_.items.size();
+    WorkItem& item = p_.items.emplace_back();
+    item.kv_end = item.full_end = static_cast<std::int32_t>(row.kv_len);
+    TileCost cost = cost_of(rows);
+    add_item(item, strip, kv_row, row.q_begin * schedule_.group, rows, cost);
+    item.flags = WorkItem::kFirst | WorkItem::kLast;
+    add_tile(strip, first, cost);
+    finish_strip(strip, 1);
+    return true;
+  }
+
+  abi::LineStrip& start_strip(int head, int heads) {
     abi::LineStrip& strip = p_.strips.emplace_back();  // in place: a copy would wait for its parts
     strip.tile_begin = static_cast<std::int32_t>(p_.tiles.size());
     strip.head_begin = head;
     strip.copies = heads;
     strip.segment = static_cast<std::int32_t>(s_);
     strip.instance_begin = p_.num_instances;
-    const std::size_t item_begin = p_.items.size();
-    const std::int64_t row_end = row.q_end * schedule_.group;
-    for (std::int64_t r = row.q_begin * schedule_.group; r < row_end; r += tile_rows_) {
-      lay_tile(strip, row, kv_row, r, std::min(r + tile_rows_, row_end));
-    }
+    return strip;
+  }
+
+  void finish_strip(abi::LineStrip& strip, std::size_t items) {
     strip.tile_end = static_cast<std::int32_t>(p_.tiles.size());
-    if (strip.tile_end == strip.tile_begin) return p_.strips.pop_back();
+    const std::int64_t copies = strip.copies;
+    const std::int64_t tiles = copies * (strip.tile_end - strip.tile_begin);
+    if (tiles == 0) return p_.strips.pop_back();
     if (p_.items.size() > static_cast<std::size_t>(kMaxIndex)) {
       fail(Code::invalid_argument, kPlanOp, "segments[{}] brings the work items beyond 2^31; plan fewer rows at a time", s_);
     }
-    p_.num_instances += std::int64_t{heads} * (strip.tile_end - strip.tile_begin);
-    p_.num_items += static_cast<std::int64_t>(p_.items.size() - item_begin) * heads;
-    p_.num_tiles[list_] += std::int64_t{heads} * (strip.tile_end - strip.tile_begin);
-    p_.total_cost[list_] += strip.cost * heads;
+    p_.num_instances += tiles;
+    p_.num_items += copies * static_cast<std::int64_t>(items);
+    p_.num_tiles[list_] += tiles;
+    p_.total_cost[list_] += copies * strip.cost;
+  }
+
+  /// What a tile of some rows costs, the sums over its items as they come.
+  struct TileCost {
+    std::int64_t piece, step, rows;
+    std::int64_t total = 0, keys = 0, max_piece = 0;
+  };
+  TileCost cost_of(std::int64_t rows) const {
+    const ClassTune& tune = schedule_.tune.classes[class_];
+    return {std::max<std::int64_t>(tune.cost_piece, 1), std::max<std::int64_t>(tune.cost_block + rows * tune.cost_block_row, 1), rows};
   }
 
   void lay_tile(abi::LineStrip& strip, const abi::KvRow& row, std::int64_t kv_row, std::int64_t row_begin, std::int64_t row_end) {
-    const ClassTune& tune = schedule_.tune.classes[class_];
     const std::int64_t rows = row_end - row_begin;
-    const auto fill_in = [&](WorkItem& item) {
-      item.row_begin = static_cast<std::int32_t>(row_begin);
-      item.row_count = static_cast<std::uint16_t>(rows);
-      item.tile_class = static_cast<std::uint8_t>(class_);
-      item.flags = chunk_ > 0 ? WorkItem::kChunk : 0;
-      item.kv_row = static_cast<std::int32_t>(kv_row);
-      item.part_row = -1;
-      item.kv_head = static_cast<std::uint16_t>(strip.head_begin);
-      item.segment = static_cast<std::uint16_t>(s_);
-    };
-
     const std::size_t first = p_.items.size();
-    if (sees_all(row, row_begin, row_end)) {
-      WorkItem& item = p_.items.emplace_back();  // in place: a copy would wait for its parts
-      fill_in(item);
-      item.kv_end = item.full_end = static_cast<std::int32_t>(row.kv_len);
-      p_.pairs += rows * row.kv_len * strip.copies;
-    } else {
-      WorkItem form{};
-      fill_in(form);
-      if (!write_visible(strip, row, form, row_begin, row_end)) {
-        if (drop_empty_) return;
-        p_.items.push_back(form);
-      }
+    if (row.kv_len == 0 || !write_visible(row, kv_row, row_begin, row_end, strip)) {
+      if (drop_empty_) return;
+      p_.items.emplace_back();
     }
-    abi::LineTile& tile = p_.tiles.emplace_back();
-    tile.cost_before = strip.cost;
-    tile.cost_piece = std::max<std::int64_t>(tune.cost_piece, 1);
-    tile.cost_step = tune.cost_block + rows * tune.cost_block_row;
-    p_.min_step_cost[list_] = std::min(p_.min_step_cost[list_], tile.cost_step);
-    tile.item_begin = static_cast<std::int32_t>(first);
-    tile.item_end = static_cast<std::int32_t>(p_.items.size());
-    tile.kv_block = tune.kv_block;
-    for (std::size_t i = first; i < p_.items.size(); ++i) {
-      WorkItem& item = p_.items[i];
-      const std::int64_t keys = item.kv_end - item.kv_begin;
-      const std::int64_t cost = tile.cost_piece + block_[class_].quotient(keys + tune.kv_block - 1) * tile.cost_step;
-      item.cost = static_cast<std::int32_t>(std::min(cost, kMaxIndex));
-      tile.cost += cost;
-      std::int64_t& max_piece = p_.max_piece_cost[list_];
-      max_piece = std::max(max_piece, chunk_ > 0 ? cost : tile.cost_piece + (keys > 0 ? tile.cost_step : 0));
-    }
+    TileCost cost = cost_of(rows);
+    for (std::size_t i = first; i < p_.items.size(); ++i) add_item(p_.items[i], strip, kv_row, row_begin, rows, cost);
     p_.items[first].flags |= WorkItem::kFirst;
     p_.items.back().flags |= WorkItem::kLast;
-    strip.cost += tile.cost;
-    p_.max_tile_cost[list_] = std::max(p_.max_tile_cost[list_], tile.cost);
+    add_tile(strip, first, cost);
   }
 
-  /// Whether every row surely sees every key, told without a search: so it is for nearly all of a decoding batch.
-  bool sees_all(const abi::KvRow& row, std::int64_t row_begin, std::int64_t row_end) {
-    if (chunk_ > 0 || row.kv_len == 0) return false;
-    if (!masked_) return true;
-    if (p_.stretches.size() != 1) return false;
+  /// Fills in all of an item but its keys, which it has.
+  void add_item(WorkItem& item, const abi::LineStrip& strip, std::int64_t kv_row, std::int64_t row_begin, std::int64_t rows, TileCost& sum) {
+    const std::int64_t keys = item.kv_end - item.kv_begin;
+    const std::int64_t steps = block_[class_].quotient(keys + block_[class_].divisor - 1);
+    const std::int64_t cost = sum.piece + steps * sum.step;
+    sum.total += cost;
+    sum.keys += keys;
+    sum.max_piece = std::max(sum.max_piece, chunk_ > 0 ? cost : sum.piece + (keys > 0 ? sum.step : 0));
+    item.row_begin = static_cast<std::int32_t>(row_begin);
+    item.row_count = static_cast<std::uint16_t>(rows);
+    item.tile_class = static_cast<std::uint8_t>(class_);
+    item.flags = chunk_ > 0 ? WorkItem::kChunk : 0;
+    item.kv_row = static_cast<std::int32_t>(kv_row);
+    item.part_row = -1;
+    item.kv_head = static_cast<std::uint16_t>(strip.head_begin);
+    item.segment = static_cast<std::uint16_t>(s_);
+    item.cost = held_cost(cost);
+  }
+
+  void add_tile(abi::LineStrip& strip, std::size_t first_item, const TileCost& cost) {
+    abi::LineTile& tile = p_.tiles.emplace_back();
+    tile.cost = cost.total;
+    tile.cost_before = strip.cost;
+    tile.cost_piece = cost.piece;
+    tile.cost_step = cost.step;
+    if (cost.step != step_) by_step_ = abi::step_divider(step_ = cost.step);
+    tile.by_step = by_step_;
+    tile.item_begin = static_cast<std::int32_t>(first_item);
+    tile.item_end = static_cast<std::int32_t>(p_.items.size());
+    tile.kv_block = static_cast<std::int32_t>(block_[class_].divisor);
+    strip.cost += cost.total;
+    p_.pairs += cost.rows * cost.keys * strip.copies;
+    p_.min_step_cost[list_] = std::min(p_.min_step_cost[list_], cost.step);
+    p_.max_piece_cost[list_] = std::max(p_.max_piece_cost[list_], cost.max_piece);
+    p_.max_tile_cost[list_] = std::max(p_.max_tile_cost[list_], cost.total);
+  }
+
+  /// Whether a mask of distances alone decides for rows up to token `last`: they are one request's, and the keys one stretch.
+  bool can_shift(const abi::RequestInfo& request, std::int64_t last) const {
+    return p_.mask.shifts() && info_->has_page_pos == 0 && last < request.q_begin + request.q_len;
+  }
+
+  /// Writes the keys that the tile sees; false if there are none.
+  bool write_visible(const abi::KvRow& row, std::int64_t kv_row, std::int64_t row_begin, std::int64_t row_end,
+                     const abi::LineStrip& strip) {
+    if (!masked_) return write_all(row);
     const std::int64_t first = group_.quotient(row_begin);
     const std::int64_t last = group_.quotient(row_end - 1);
     while (request_end(request_) <= first) ++request_;
     const abi::RequestInfo& r = p_.requests[request_];
-    return last < r.q_begin + r.q_len &&
-           p_.mask.sees_all({r.q_pos + first - r.q_begin, r.q_pos + last - r.q_begin}, p_.stretches[0].pos, row.kv_len);
+    const std::int64_t kv_block = schedule_.tune.classes[class_].kv_block;
+    p_.runs.clear();
+    if (can_shift(r, last)) {
+      const variant::Range q_pos{r.q_pos + first - r.q_begin, r.q_pos + last - r.q_begin};
+      if (p_.mask.sees_all(q_pos, row.kv_pos, row.kv_len)) return write_all(row);
+      p_.mask.find_shifted(q_pos, 0, row.kv_pos, row.kv_len, kv_block, p_.runs);
+    } else {
+      find_stretches(kv_row);
+      p_.mask.find(box_of(first, last, strip.head_begin, strip.copies), p_.stretches, kv_block, p_.runs);
+    }
+    ItemWriter writer(p_.items, block_[class_], row.kv_len, chunk_);
+    for (const KeyRun& run : p_.runs) writer.add(run);
+    return writer.finish();
   }
 
-  /// Writes what the tile sees; false if that is nothing.
-  bool write_visible(const abi::LineStrip& strip, const abi::KvRow& row, const WorkItem& form, std::int64_t row_begin,
-                     std::int64_t row_end) {
-    ItemWriter writer(p_.items, form, block_[class_], row.kv_len, chunk_);
-    if (!masked_) {
-      if (row.kv_len > 0) writer.add({0, row.kv_len, true});
-    } else if (row.kv_len > 0) {
-      p_.runs.clear();
-      p_.mask.find(box_of(group_.quotient(row_begin), group_.quotient(row_end - 1), strip.head_begin, strip.copies), p_.stretches,
-                   schedule_.tune.classes[class_].kv_block, p_.runs);
-      for (const KeyRun& run : p_.runs) writer.add(run);
+  /// All keys of the row: one item, or one of each chunk.
+  bool write_all(const abi::KvRow& row) {
+    if (chunk_ > 0) {
+      ItemWriter writer(p_.items, block_[class_], row.kv_len, chunk_);
+      writer.add({0, row.kv_len, true});
+      return writer.finish();
     }
-    const bool wrote = writer.finish();
-    p_.pairs += (row_end - row_begin) * writer.keys() * strip.copies;
-    return wrote;
+    WorkItem& item = p_.items.emplace_back();
+    item.kv_end = item.full_end = static_cast<std::int32_t>(row.kv_len);
+    return true;
   }
 
   Planner& p_;
@@ -351,8 +411,13 @@ class TileLayer {
   Divider block_[kNumClasses];
   std::int64_t chunk_ = 0;
   std::int64_t s_ = 0;
+  const abi::SegmentInfo* info_ = nullptr;  // of segment s_, as is the next
+  Indices page_pos_;
+  std::int64_t stretches_of_ = -1;  // the table row whose stretches p_.stretches holds
   std::size_t request_ = 0;
   std::int64_t tile_rows_ = 0;
+  std::int64_t step_ = 0;  // the last tile's cost of a step, and the division by it
+  abi::StepDivider by_step_{};
   int class_ = kSmall;
   int list_ = kSmall;
   bool masked_ = false;

@@ -3,6 +3,8 @@
 // Each fills arrays of the Planner, whose memory stays from batch to batch, so that planning allocates nothing once warm.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -50,27 +52,37 @@ class TileMask {
   explicit TileMask(const variant::Program& program);
   void bind(const variant::ParamTable& params);
   bool differs_by_head() const { return differs_by_head_; }
+  bool shifts() const { return shift_invariant_; }
   /// Whether rows at these positions are known to see all of `len` keys from position `pos` on: true only where a search has found it out
   /// for other rows at the same distances.
-  bool sees_all(const variant::Range& q_pos, std::int64_t pos, std::int64_t len) const;
+  bool sees_all(const variant::Range& q_pos, std::int64_t pos, std::int64_t len) const {
+    const std::int64_t height = q_pos.hi - q_pos.lo;
+    const std::int64_t begin = pos - q_pos.lo;
+    const std::int64_t end = begin + len;
+    const Relative& r = relative(height);
+    return r.height == height && r.all_begin <= begin && r.all_end >= end;
+  }
   /// Appends the runs of [begin, end) of the stretches to `runs`, ascending.
   void find(const variant::Box& box, std::span<const Stretch> stretches, std::int64_t kv_block, std::vector<KeyRun>& runs);
+  /// The same of one stretch of `len` keys from `key` at `pos`, for masks that are shifted: rows matter by their positions alone.
+  void find_shifted(const variant::Range& q_pos, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
+                    std::vector<KeyRun>& runs);
 
  private:
-  struct Relative {  // runs around q_pos = [0, height]
+  struct Relative {  // runs around q_pos = [0, height]; of no height where masks are not shifted
     std::int64_t height = -1, begin = 0, end = 0;
+    std::int64_t all_begin = 0, all_end = 0;  // the first run, where it is always seen
     std::vector<variant::MaskProver::Run> runs;
   };
-  const Relative& relative(std::int64_t height) const { return relative_[static_cast<std::size_t>(height) % relative_.size()]; }
-  void find_shifted(const variant::Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
-                    std::vector<KeyRun>& runs);
+  const Relative& relative(std::int64_t height) const { return relative_[static_cast<std::size_t>(height) % kHeights]; }
   void find_stretch(const variant::Box& box, std::int64_t key, std::int64_t pos, std::int64_t len, std::int64_t grain,
                     std::vector<KeyRun>& runs);
 
   variant::MaskProver prover_;
   bool differs_by_head_ = false;
   bool shift_invariant_ = false;
-  std::vector<Relative> relative_;
+  static constexpr std::size_t kHeights = 8;
+  std::array<Relative, kHeights> relative_;
   std::vector<variant::MaskProver::Run> found_;
 };
 
@@ -93,6 +105,13 @@ struct RegionCursor {
 struct PartRange {
   std::int32_t part_row, count;
   std::int32_t merge_begin, merge_count;
+};
+
+/// A unit's end inside of a tile, in a line of single items.
+struct TileCut {
+  std::int64_t instance;  // of the tile
+  std::int32_t tile, strip, copy;
+  std::int32_t steps;  // before the cut
 };
 
 struct Planner {
@@ -136,7 +155,8 @@ struct Planner {
   std::vector<abi::LineSpot> unit_ends;
   std::vector<std::int64_t> unit_costs;
   std::vector<PartRange> part_ranges;
-  std::vector<std::int32_t> tile_cuts;
+  std::vector<TileCut> cuts;
+  std::vector<std::int32_t> tile_cuts;  // how many in each tile
   std::vector<std::int32_t> unit_begin;
   std::vector<abi::MergeItem> merges;
   std::vector<abi::MergePart> merge_parts;
@@ -156,6 +176,22 @@ void lay_merges(Planner& planner, const ScheduleState& schedule);
 /// Cuts the lists for their units, writes the items to `out` (room for max_emitted_items) and returns their number.
 std::int64_t emit_items(Planner& planner, const ScheduleState& schedule, abi::WorkItem* out);
 std::int64_t max_emitted_items(const Planner& planner, const ScheduleState& schedule);
+/// emit_items() of a list that is all of the batch, each tile one item that may be cut and alone on its rows, for units [begin, end).
+std::int64_t write_single_items(Planner& planner, const abi::Line& line, int begin, int end, abi::WorkItem* out);
+/// Makes `to` the stretch [begin, end) of `item`, in the fields that say which keys.
+inline void take_keys(const abi::WorkItem& item, std::int32_t begin, std::int32_t end, abi::WorkItem& to) {
+  const std::int32_t full_begin = std::max(begin, std::min(item.full_begin, end));
+  const std::int32_t full_end = std::max(begin, std::min(item.full_end, end));
+  const bool has_full = full_begin < full_end;
+  to.kv_begin = begin;
+  to.kv_end = end;
+  to.full_begin = has_full ? full_begin : begin;
+  to.full_end = has_full ? full_end : begin;
+}
+/// A cost as an item holds it.
+inline std::int32_t held_cost(std::int64_t cost) { return static_cast<std::int32_t>(std::min<std::int64_t>(cost, abi::kMaxItemCost)); }
+/// Refuses batches beyond what a part's row can say.
+void check_part_rows(std::int64_t part_rows);
 /// Fills in the parts of the regions' merges, which are known once all items are written.
 void fill_region_merges(Planner& planner, const ScheduleState& schedule);
 

@@ -311,7 +311,7 @@ class StepPrinter {
         case Op::bits_param:
         case Op::param_handle:
         case Op::cuda_code: break;
-        default: hull = apply(x, hook_.at(arg(i, 0)).type, of(0), of(1), of(2));
+        default: apply(x, hook_.at(arg(i, 0)).type, of(0), of(1), of(2), hull);
       }
       hulls.push_back(hull);
     }

@@ -186,14 +186,17 @@ Tri apply_booleans(Op op, ExprType operand_type, const Hull& a, const Hull& b) {
   return compare(op, a.number.lo, a.number.hi, b.number.lo, b.number.hi);
 }
 
-Hull apply_select(const Hull& condition, const Hull& a, const Hull& b) {
-  if (condition.boolean == Tri::always) return a;
-  if (condition.boolean == Tri::never) return b;
-  Hull r;
-  r.integer = join(a.integer, b.integer);
-  r.number = {std::min(a.number.lo, b.number.lo), std::max(a.number.hi, b.number.hi), a.number.nan || b.number.nan};
-  r.boolean = a.boolean == b.boolean ? a.boolean : Tri::depends;
-  return r;
+void apply_select(ExprType type, const Hull& condition, const Hull& a, const Hull& b, Hull& r) {
+  const Hull& first = condition.boolean == Tri::never ? b : a;
+  const Hull& second = condition.boolean == Tri::always ? a : b;
+  switch (type) {
+    case ExprType::integer: r.integer = join(first.integer, second.integer); break;
+    case ExprType::boolean: r.boolean = first.boolean == second.boolean ? first.boolean : Tri::depends; break;
+    case ExprType::number:
+      r.number = {std::min(first.number.lo, second.number.lo), std::max(first.number.hi, second.number.hi),
+                  first.number.nan || second.number.nan};
+      break;
+  }
 }
 
 }  // namespace
@@ -207,21 +210,19 @@ Tri tri_and(Tri a, Tri b) {
 
 Tri tri_or(Tri a, Tri b) { return tri_not(tri_and(tri_not(a), tri_not(b))); }
 
-Hull apply(const Instruction& instruction, ExprType operand_type, const Hull& a, const Hull& b, const Hull& c) {
-  if (instruction.op == Op::select) return apply_select(a, b, c);
-  Hull r;
+void apply(const Instruction& instruction, ExprType operand_type, const Hull& a, const Hull& b, const Hull& c, Hull& hull) {
+  if (instruction.op == Op::select) return apply_select(instruction.type, a, b, c, hull);
   switch (instruction.type) {
-    case ExprType::integer: r.integer = apply_integers(instruction.op, a.integer, b.integer); break;
-    case ExprType::boolean: r.boolean = apply_booleans(instruction.op, operand_type, a, b); break;
+    case ExprType::integer: hull.integer = apply_integers(instruction.op, a.integer, b.integer); break;
+    case ExprType::boolean: hull.boolean = apply_booleans(instruction.op, operand_type, a, b); break;
     case ExprType::number:
       if (instruction.op == Op::to_number) {
-        r.number = {static_cast<float>(a.integer.lo), static_cast<float>(a.integer.hi), false};
+        hull.number = {static_cast<float>(a.integer.lo), static_cast<float>(a.integer.hi), false};
       } else {
-        r.number = apply_numbers(instruction.op, a.number, b.number);
+        hull.number = apply_numbers(instruction.op, a.number, b.number);
       }
       break;
   }
-  return r;
 }
 
 }  // namespace girih::variant

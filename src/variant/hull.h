@@ -23,8 +23,9 @@ struct Hull {
   bool refinable = false;  // depends, and a smaller range of key positions may decide it
 };
 
-/// Operations other than leaves and parameters, select included. Fills the member of the instruction's type, `refinable` apart.
-Hull apply(const Instruction& instruction, ExprType operand_type, const Hull& a, const Hull& b, const Hull& c);
+/// Operations other than leaves and parameters, select included: fills the member of `hull` that the instruction's type selects. In place,
+/// since a copy of what has just been written piecemeal waits for the pieces.
+void apply(const Instruction& instruction, ExprType operand_type, const Hull& a, const Hull& b, const Hull& c, Hull& hull);
 
 Tri tri_not(Tri a);
 Tri tri_and(Tri a, Tri b);

@@ -69,8 +69,9 @@ struct MaskProver::State {
  private:
   /// An array of plan time; the tree is built when a range is first asked for.
   struct Array {
-    RangeTree<std::int64_t> integers;
-    RangeTree<float> numbers;
+    RangeTree<std::int32_t> i32;
+    RangeTree<std::int64_t> i64;
+    RangeTree<float> f32;
     bool built = false;
   };
 
@@ -80,21 +81,29 @@ struct MaskProver::State {
     std::int16_t instruction = -1;
   };
 
+  /// Cells of `grain` key positions, cell 0 at the origin.
+  struct Grid {
+    std::int64_t origin, grain;
+  };
+  /// Key positions [lo, hi) and the cells of the first and the last of them.
+  struct Piece {
+    std::int64_t lo, hi, first_cell, last_cell;
+  };
+
   void find_needed();
   bool find_conjuncts(std::int16_t index);
   void need(std::int16_t index, std::vector<bool>& needed);
   Range term_range(const AffineTerm& term, const Box& box) const;
   bool rest_of(const AffineLeaf& leaf, const Box& box, Range& rest) const;
   Zone zone_of(const AffineLeaf& leaf, const Box& box) const;
-  Hull leaf_hull(const AffineLeaf& leaf, const Box& box, Range kv) const;
-  Hull array_hull(const Instruction& instruction, Range index);
-  Hull evaluate(std::size_t index, const Box& box, Range kv);
+  void leaf_hull(const AffineLeaf& leaf, const Box& box, Range kv, Hull& hull) const;
+  void array_hull(const Instruction& instruction, Range index, Hull& hull);
+  void evaluate(std::size_t index, const Box& box, const Range& kv);
   bool can_refine(const Instruction& instruction, const Hull& hull) const;
   void evaluate_fixed(const Box& box);
-  const Hull& evaluate_moving(const Box& box, Range kv);
+  const Hull& evaluate_moving(const Box& box, const Range& kv);
   void conjunction_runs(const Box& box, std::int64_t begin, std::int64_t end, std::vector<Run>& runs) const;
-  void refine(const Box& box, std::int64_t lo, std::int64_t hi, std::int64_t origin, std::int64_t grain, std::size_t first,
-              std::vector<Run>& runs);
+  void refine(const Box& box, const Grid& grid, const Piece& piece, std::size_t first, std::vector<Run>& runs);
   static void emit(std::int64_t begin, std::int64_t end, bool always, std::size_t first, std::vector<Run>& runs);
 
   std::vector<Instruction> code_;
@@ -252,10 +261,11 @@ inline Zone MaskProver::State::zone_of(const AffineLeaf& leaf, const Box& box) c
   return {rest.lo - w, rest.hi + 1, rest.hi - w, rest.lo + 1};
 }
 
-Hull MaskProver::State::leaf_hull(const AffineLeaf& leaf, const Box& box, Range kv) const {
-  Hull hull;
+void MaskProver::State::leaf_hull(const AffineLeaf& leaf, const Box& box, Range kv, Hull& hull) const {
+  hull.boolean = Tri::depends;
+  hull.refinable = false;
   Range d;
-  if (!is_small(kv) || !rest_of(leaf, box, d)) return hull;
+  if (!is_small(kv) || !rest_of(leaf, box, d)) return;
   d.lo += leaf.kv * (leaf.kv > 0 ? kv.lo : kv.hi);
   d.hi += leaf.kv * (leaf.kv > 0 ? kv.hi : kv.lo);
   if (leaf.kind == AffineLeaf::Kind::below) {
@@ -267,47 +277,49 @@ Hull MaskProver::State::leaf_hull(const AffineLeaf& leaf, const Box& box, Range 
   }
   // Pieces are cut at the borders of leaves with kv = +-1 already: bisecting further tells nothing about them.
   hull.refinable = hull.boolean == Tri::depends && (leaf.kv > 1 || leaf.kv < -1) && kv.lo < kv.hi;
-  return hull;
 }
 
 // ---------------------------------------------------------------------------------------------------------------- any instruction
 
-Hull MaskProver::State::array_hull(const Instruction& instruction, Range index) {
+void MaskProver::State::array_hull(const Instruction& instruction, Range index, Hull& hull) {
   const auto p = static_cast<std::size_t>(instruction.param);
   const ParamData& data = params_[p];
-  Hull hull;
-  hull.integer = kAllIntegers;
-  hull.number = {-__builtin_inff(), __builtin_inff(), true};
   if (infos_[p].time == ParamTime::run) {
-    if (instruction.dtype == DType::i32) hull.integer = {INT32_MIN, INT32_MAX};
-    return hull;
+    hull.integer = instruction.dtype == DType::i32 ? Range{INT32_MIN, INT32_MAX} : kAllIntegers;
+    hull.number = {-__builtin_inff(), __builtin_inff(), true};
+    return;
   }
   const bool outside = index.lo < 0 || index.hi >= data.size;
   const std::int64_t first = std::max<std::int64_t>(index.lo, 0);
   const std::int64_t last = std::min(index.hi, data.size - 1);
-  hull.integer = {0, 0};
-  hull.number = {0, 0, false};
-  if (first > last) return hull;
+  if (first > last) {
+    hull.integer = {0, 0};
+    hull.number = {0, 0, false};
+    return;
+  }
   Array& array = arrays_[p];
-  const auto query = [&](auto& tree, const auto* values) {
+  const auto join_range = [&](auto& tree, const auto* values, auto& range) {
     if (first != last && !array.built) {
       tree.build(values, data.size);
       array.built = true;
     }
-    auto range = tree.range(values, first, last);
-    if (outside) range.lo = std::min(range.lo, {}), range.hi = std::max(range.hi, {});
-    return range;
+    if (outside) range.lo = range.hi = 0;
+    tree.join_range(values, first, last, range);
   };
   if (instruction.dtype == DType::f32) {
-    const auto r = query(array.numbers, static_cast<const float*>(data.data));
+    RangeTree<float>::Hull r;
+    join_range(array.f32, static_cast<const float*>(data.data), r);
     hull.number = {r.lo, r.hi, r.nan};
     if (r.lo > r.hi) hull.number = {-__builtin_inff(), __builtin_inff(), true};
+  } else if (instruction.dtype == DType::i32) {
+    RangeTree<std::int32_t>::Hull r;
+    join_range(array.i32, static_cast<const std::int32_t*>(data.data), r);
+    hull.integer = {r.lo, r.hi};
   } else {
-    const auto r = instruction.dtype == DType::i32 ? query(array.integers, static_cast<const std::int32_t*>(data.data))
-                                                   : query(array.integers, static_cast<const std::int64_t*>(data.data));
+    RangeTree<std::int64_t>::Hull r;
+    join_range(array.i64, static_cast<const std::int64_t*>(data.data), r);
     hull.integer = {r.lo, r.hi};
   }
-  return hull;
 }
 
 /// Whether a shorter range of key positions may decide what now depends.
@@ -331,46 +343,48 @@ bool MaskProver::State::can_refine(const Instruction& instruction, const Hull& h
   return refinable;
 }
 
-Hull MaskProver::State::evaluate(std::size_t index, const Box& box, Range kv) {
-  if (affine_.leaf_of[index] >= 0) return leaf_hull(affine_.leaves[static_cast<std::size_t>(affine_.leaf_of[index])], box, kv);
+/// Fills the hull of an instruction from those of its operands.
+void MaskProver::State::evaluate(std::size_t index, const Box& box, const Range& kv) {
+  Hull& hull = hulls_[index];
+  if (affine_.leaf_of[index] >= 0) {
+    return leaf_hull(affine_.leaves[static_cast<std::size_t>(affine_.leaf_of[index])], box, kv, hull);
+  }
   const Instruction& instruction = code_[index];
   static const Hull kNone;
   const auto arg = [&](std::size_t k) -> const Hull& {
     return instruction.args[k] >= 0 ? hulls_[static_cast<std::size_t>(instruction.args[k])] : kNone;
   };
-  Hull hull;
   switch (instruction.op) {
-    case Op::var:
-      hull.integer = instruction.var == Var::kv_pos ? kv : box.*kBoxMember[static_cast<std::size_t>(instruction.var)];
-      return hull;
-    case Op::param_handle: return hull;
+    case Op::var: hull.integer = instruction.var == Var::kv_pos ? kv : box.*kBoxMember[static_cast<std::size_t>(instruction.var)]; return;
+    case Op::param_handle: return;
     case Op::cuda_code:
       hull.integer = kAllIntegers;
       hull.number = {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity(), true};
-      return hull;
-    case Op::array_param: return array_hull(instruction, arg(0).integer);
+      return;
+    case Op::array_param: return array_hull(instruction, arg(0).integer, hull);
     case Op::bits_param: {
       const auto p = static_cast<std::size_t>(instruction.param);
-      if (infos_[p].time == ParamTime::run) return hull;
+      hull.boolean = Tri::depends;
+      hull.refinable = false;
+      if (infos_[p].time == ParamTime::run) return;
       hull.boolean = bits_in_range(static_cast<const std::uint8_t*>(params_[p].data), params_[p].size, arg(0).integer);
       break;
     }
     default: {
       const std::int16_t last = instruction.args[2] >= 0 ? instruction.args[1] : instruction.args[0];
-      hull = apply(instruction, code_[static_cast<std::size_t>(last)].type, arg(0), arg(1), arg(2));
+      apply(instruction, code_[static_cast<std::size_t>(last)].type, arg(0), arg(1), arg(2), hull);
       break;
     }
   }
   hull.refinable = can_refine(instruction, hull);
-  return hull;
 }
 
 void MaskProver::State::evaluate_fixed(const Box& box) {
-  for (const std::int16_t i : fixed_) hulls_[static_cast<std::size_t>(i)] = evaluate(static_cast<std::size_t>(i), box, {0, 0});
+  for (const std::int16_t i : fixed_) evaluate(static_cast<std::size_t>(i), box, {0, 0});
 }
 
-const Hull& MaskProver::State::evaluate_moving(const Box& box, Range kv) {
-  for (const std::int16_t i : moving_order_) hulls_[static_cast<std::size_t>(i)] = evaluate(static_cast<std::size_t>(i), box, kv);
+const Hull& MaskProver::State::evaluate_moving(const Box& box, const Range& kv) {
+  for (const std::int16_t i : moving_order_) evaluate(static_cast<std::size_t>(i), box, kv);
   return hulls_.back();
 }
 
@@ -418,23 +432,19 @@ void MaskProver::State::conjunction_runs(const Box& box, std::int64_t begin, std
   emit(all.always_end, all.possible_end, false, first, runs);
 }
 
-/// Classifies [lo, hi) and bisects at multiples of `grain` from `origin` while that can help.
-void MaskProver::State::refine(const Box& box, std::int64_t lo, std::int64_t hi, std::int64_t origin, std::int64_t grain, std::size_t first,
-                               std::vector<Run>& runs) {
-  const Hull& hull = evaluate_moving(box, {lo, hi - 1});
+/// Classifies `piece`, which lies in the given cells, and bisects at borders of cells while that can help.
+void MaskProver::State::refine(const Box& box, const Grid& grid, const Piece& piece, std::size_t first, std::vector<Run>& runs) {
+  const Hull& hull = evaluate_moving(box, {piece.lo, piece.hi - 1});
   const Tri tri = hull.boolean;
   if (tri == Tri::never) return;
-  if (tri == Tri::depends && hull.refinable) {
-    const std::int64_t first_cell = (lo - origin) / grain;
-    const std::int64_t last_cell = (hi - 1 - origin) / grain;
-    if (first_cell < last_cell) {
-      const std::int64_t middle = origin + (first_cell + (last_cell - first_cell + 1) / 2) * grain;
-      refine(box, lo, middle, origin, grain, first, runs);
-      refine(box, middle, hi, origin, grain, first, runs);
-      return;
-    }
+  if (tri == Tri::depends && hull.refinable && piece.first_cell < piece.last_cell) {
+    const std::int64_t cell = piece.first_cell + (piece.last_cell - piece.first_cell + 1) / 2;
+    const std::int64_t middle = grid.origin + cell * grid.grain;
+    refine(box, grid, {piece.lo, middle, piece.first_cell, cell - 1}, first, runs);
+    refine(box, grid, {middle, piece.hi, cell, piece.last_cell}, first, runs);
+    return;
   }
-  emit(lo, hi, tri == Tri::always, first, runs);
+  emit(piece.lo, piece.hi, tri == Tri::always, first, runs);
 }
 
 void MaskProver::State::find_runs(const Box& box, std::int64_t begin, std::int64_t end, std::int64_t grain, std::vector<Run>& runs) {
@@ -457,7 +467,9 @@ void MaskProver::State::find_runs(const Box& box, std::int64_t begin, std::int64
   cuts_.push_back(end);
   std::sort(cuts_.begin(), cuts_.end());
   for (std::size_t i = 0; i + 1 < cuts_.size(); ++i) {
-    if (cuts_[i] < cuts_[i + 1]) refine(box, cuts_[i], cuts_[i + 1], begin, grain, first, runs);
+    const std::int64_t lo = cuts_[i];
+    const std::int64_t hi = cuts_[i + 1];
+    if (lo < hi) refine(box, {begin, grain}, {lo, hi, (lo - begin) / grain, (hi - 1 - begin) / grain}, first, runs);
   }
 }
 

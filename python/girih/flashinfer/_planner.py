@@ -74,7 +74,16 @@ class Limits(NamedTuple):
         )
 
     def holds(self, need: Limits) -> bool:
-        return all(have >= n for have, n in zip(self, need, strict=True))
+        # Asked at every plan(): without a loop it takes a third of the time.
+        return (
+            self.tokens >= need.tokens
+            and self.requests >= need.requests
+            and self.kv_len >= need.kv_len
+            and self.qo_len >= need.qo_len
+            and self.groups >= need.groups
+            and self.segments >= need.segments
+            and self.param_bytes >= need.param_bytes
+        )
 
 
 def _power_of_two(n: int) -> int:

@@ -40,13 +40,14 @@ class BatchPrefillWrapper(AttentionWrapper):
         packed_custom_mask: torch.Tensor | None,
         prefix_len_ptr: torch.Tensor | None,
         qo_indptr: IndexArray,
-        kv_len: IndexArray,
+        kv_len: IndexArray | None,
     ) -> tuple[Any, int]:
-        """Kind of mask and right bound of a plan; takes the bits over."""
+        """Kind of mask and right bound of a plan; takes the bits over, for which it needs the lengths."""
         if prefix_len_ptr is not None:
             return "multi_item", -1
         if custom_mask is None and packed_custom_mask is None:
             return "band", 0 if causal else -1
+        assert kv_len is not None
         self._masks.take(custom_mask, packed_custom_mask, qo_indptr, kv_len)
         return "custom", -1
 

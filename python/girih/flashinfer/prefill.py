@@ -16,7 +16,7 @@ from ._functional import single_attention
 from ._kv import run_form
 from ._masks import multi_item_params
 from ._paged_call import PagedCall, paged_attention, refuse_all, rows_of
-from ._planner import Batch, Limits, host_array, kv_len_of_pages
+from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages, on_host
 from ._prefill_base import BatchPrefillWrapper, check_lse_layout
 from ._problem import Problem, data_types, refuse
 from ._ragged import BatchPrefillWithRaggedKVCacheWrapper
@@ -233,11 +233,17 @@ class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
         if use_token_head_sf and kv_type not in (torch.float8_e4m3fn, torch.float8_e5m2):
             raise ValueError(f"use_token_head_sf requires an fp8 (e4m3/e5m2) KV cache, got {kv_type}")
         rows = host_array(qo_indptr)
-        indptr = host_array(paged_kv_indptr)
-        if seq_lens is None:
-            kv_len = kv_len_of_pages(indptr, host_array(paged_kv_last_page_len), page_size)
+        kv_len: IndexArray | None = None
+        if seq_lens is None and custom_mask is None and packed_custom_mask is None and prefix_len_ptr is None:
+            # Nothing here reads the lengths: they are made where they are planned.
+            segment = girih.Segment.from_last_page(on_host(paged_kv_indptr), on_host(paged_kv_last_page_len), page_size)
         else:
-            kv_len = host_array(seq_lens.reshape(-1))
+            indptr = host_array(paged_kv_indptr)
+            if seq_lens is None:
+                kv_len = kv_len_of_pages(indptr, host_array(paged_kv_last_page_len), page_size)
+            else:
+                kv_len = host_array(seq_lens.reshape(-1))
+            segment = girih.Segment(kv_indptr=indptr, kv_len=kv_len, page_size=page_size)
         kind, right = self._mask_of_plan(causal, custom_mask, packed_custom_mask, prefix_len_ptr, rows, kv_len)
         problem = Problem(
             num_qo_heads,
@@ -260,12 +266,13 @@ class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
         )
         params = None
         if kind == "multi_item":
+            assert kv_len is not None
             params = multi_item_params(prefix_len_ptr, token_pos_in_items_ptr, token_pos_in_items_len, kv_len)
         num_requests = len(rows) - 1
         need = Limits(
             int(rows[-1]),
             num_requests,
-            int(kv_len.max()) if num_requests else 0,
+            segment.longest,
             int((rows[1:] - rows[:-1]).max()) if num_requests else 0,
             param_bytes=0
             if params is None
@@ -273,7 +280,6 @@ class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
         )
         if self._use_cuda_graph:
             self._check_frozen(num_requests, paged_kv_indices, need, page_size)
-        segment = girih.Segment(kv_indptr=indptr, kv_len=kv_len, page_size=page_size)
         self._adopt_plan(problem, Batch(rows, (segment,), need, params=params), need.tokens)
         self._take_tables(qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, non_blocking)
 
