@@ -122,8 +122,8 @@ inline std::vector<cases::AttentionCase> all_cases(int arch) {
   for (cases::AttentionCase& c : non_finite_cases()) all.push_back(std::move(c));
   all.push_back(many_row_values_case());
   all.push_back(long_decode_case());
-  for (std::vector<cases::AttentionCase> some :
-       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases()}) {
+  for (std::vector<cases::AttentionCase> some : {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(),
+                                                 cases::variant_cases(), cases::cuda_only_cases(), cases::fp8_query_cases()}) {
     for (cases::AttentionCase& c : some) all.push_back(std::move(c));
   }
   for (cases::AttentionCase& c : all) c = on_arch(std::move(c), arch);
@@ -136,8 +136,9 @@ inline std::int64_t max_rows(const cases::AttentionCase& c) {
   return std::max<std::int64_t>(tokens, 1) * (c.spec.num_qo_heads / c.spec.num_kv_heads);
 }
 
-/// The table's choice, then the families that it leaves out and that other GPUs or specs have.
+/// The table's choice, then the families that it leaves out and that other GPUs or specs have. Of Q of 8 bits those that it leaves out.
 inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
+  if (bits(spec.q_dtype) == 8) return arch == 90 ? std::vector<std::string_view>{"wgmma", "floor"} : std::vector<std::string_view>{"floor"};
   const attention::CudaKernels chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch));
   if (chosen.classes[attention::kLarge].family != "wgmma") return {"", "floor"};
   try {
@@ -257,6 +258,20 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"invariant_0123", true},
     {"invariant_sigmoid", true},
     {"invariant_mla"},
+    // Q of 8 bits, by the families that are asked for.
+    {"fp8_paged", true},
+    {"fp8_tensor_scales"},
+    {"fp8_dim64x64"},
+    {"fp8_dim96x96"},
+    {"fp8_dim192x128"},
+    {"fp8_dim256x256"},
+    {"fp8_dim128x192"},
+    {"fp8_full"},
+    {"fp8_window"},
+    {"fp8_soft_cap"},
+    {"fp8_sinks"},
+    {"fp8_invariant"},
+    {"fp8_rising_scores"},
 };
 
 /// What of the kernels differs on sm_75 for all kinds of K and V, masks and hooks; types that its tensor cores refuse.
