@@ -168,6 +168,18 @@ TEST(AttentionKernels, HopperHasLargeTilesOfItsOwn) {
   AttentionSpec s = llama();
   s.k_dtype = s.v_dtype = DType::e4m3;
   s.k_scale = s.v_scale = ScaleGranularity::tensor;
+  EXPECT_EQ(choose(s, hopper, "").classes[1].family, "mma") << "not measured";
+  EXPECT_EQ(choose(s, hopper, "wgmma").classes[1].family, "wgmma");
+  EXPECT_EQ(choose(s, hopper, "wgmma").classes[0].family, "mma");
+  EXPECT_LE(choose(s, hopper, "wgmma").classes[1].shared_bytes, hopper.shared_per_block << 10);
+  s.head_dim_qk = s.head_dim_vo = 256;
+  falls_back(s, "no tile fits");
+  s.head_dim_qk = s.head_dim_vo = 128;
+  s.k_scale = ScaleGranularity::token_head;
+  falls_back(s, "token_head");
+  s.k_scale = ScaleGranularity::tensor;
+  s.v_dtype = DType::bf16;
+  s.v_scale = ScaleGranularity::none;
   falls_back(s, "K and V must have Q's type");
   s = llama();
   s.head_dim_qk = s.head_dim_vo = 80;

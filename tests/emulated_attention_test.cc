@@ -117,25 +117,28 @@ TEST(EmulatedNonFinite, IsWhereF32HasIt) {
       }
     }
     const cases::Outputs want = run_family(p, "floor");
-    const cases::Outputs got = run_family(p, "mma");
-    int counts[2] = {};  // finite or not
-    const auto expect_same = [&](double x, double y, const std::string& what) {
-      ++counts[std::isfinite(y) ? 0 : 1];
-      ASSERT_TRUE(std::isnan(y)   ? std::isnan(x)
-                  : std::isinf(y) ? x == y
-                                  : std::fabs(x - y) <= 0x1p-7 * (1 + std::fabs(y)))
-          << c.name << ", " << what << ": " << x << ", floor has " << y;
-    };
-    for (std::int64_t t = 0; t < p.num_tokens(); ++t) {
-      for (std::int64_t h = 0; h < p.spec.num_qo_heads; ++h) {
-        expect_same(got.lse_at(t, h), want.lse_at(t, h), fmt::format("lse[{}, {}]", t, h));
-        for (std::int64_t d = 0; d < p.spec.head_dim_vo; ++d) {
-          expect_same(got.o_at(t, h, d), want.o_at(t, h, d), fmt::format("o[{}, {}, {}]", t, h, d));
+    for (const std::string family : {"mma", "wgmma"}) {
+      if (family == "wgmma" && kSm != 90) continue;
+      const cases::Outputs got = run_family(p, family);
+      int counts[2] = {};  // finite or not
+      const auto expect_same = [&](double x, double y, const std::string& what) {
+        ++counts[std::isfinite(y) ? 0 : 1];
+        ASSERT_TRUE(std::isnan(y)   ? std::isnan(x)
+                    : std::isinf(y) ? x == y
+                                    : std::fabs(x - y) <= 0x1p-7 * (1 + std::fabs(y)))
+            << c.name << " by " << family << ", " << what << ": " << x << ", floor has " << y;
+      };
+      for (std::int64_t t = 0; t < p.num_tokens(); ++t) {
+        for (std::int64_t h = 0; h < p.spec.num_qo_heads; ++h) {
+          expect_same(got.lse_at(t, h), want.lse_at(t, h), fmt::format("lse[{}, {}]", t, h));
+          for (std::int64_t d = 0; d < p.spec.head_dim_vo; ++d) {
+            expect_same(got.o_at(t, h, d), want.o_at(t, h, d), fmt::format("o[{}, {}, {}]", t, h, d));
+          }
         }
       }
+      EXPECT_GT(counts[0], 1000);
+      EXPECT_GT(counts[1], 100);
     }
-    EXPECT_GT(counts[0], 1000);
-    EXPECT_GT(counts[1], 100);
   }
 }
 
@@ -184,7 +187,7 @@ TEST(EmulatedKernels, AreAllUsed) {
     for (const attention::CudaKernel& kernel : kernels_of(run.c, run.family).classes) used.insert(source_hash(kernel.source));
   }
   for (const cases::AttentionCase& c : non_finite_cases_on(kSm)) {
-    for (const std::string family : {"", "floor"}) {
+    for (const std::string family : {"", "floor", kSm == 90 ? "wgmma" : ""}) {
       for (const attention::CudaKernel& kernel : kernels_of(c, family).classes) used.insert(source_hash(kernel.source));
     }
   }

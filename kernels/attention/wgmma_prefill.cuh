@@ -47,6 +47,7 @@ class WgmmaPrefill {
   static constexpr int kKeyTiles = c.kv_block / 8;
   static constexpr int kSumTiles = c.head_dim_vo / 8;
   static constexpr bool kFp8 = Shape::kTransposes;
+  static constexpr bool kScaled = c.k_scale != Scale::none;                          // K and V have scales that their heads share
   static constexpr int kValueProducts = c.kv_block * Shape::kElement / kProductRow;  // of a step, in P V
   static constexpr int kWords = (c.kv_block + 31) / 32;                              // of masks
   static constexpr bool kFixed = kFixedMaximum<c, Variant>;
@@ -104,7 +105,7 @@ class WgmmaPrefill {
   static constexpr int kOrdersCopies = 2;  // some keys come by the producers' own copies
 
   __device__ __forceinline__ int group() const { return warp_ / kGroupWarps; }
-  __device__ __forceinline__ int key_stage() const { return stage_of<Shape::kStages>(step_); }
+  __device__ __forceinline__ int key_stage() const { return stage_of<Shape::kKeyStages>(step_); }
   __device__ __forceinline__ static int value_stage(u32 step) { return stage_of<Shape::kValueStages>(step); }
   /// First of this warp's rows of the tile.
   __device__ __forceinline__ int first_row() const { return 16 * warp_; }
@@ -132,7 +133,7 @@ class WgmmaPrefill {
   }
 
   __device__ __forceinline__ void add_item(const abi::WorkItem& item) {
-    if constexpr (kFp8) factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
+    if constexpr (kScaled) factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
     const StepRange range = step_range<Variant>(p_, item);
     int begin = item.kv_begin;
     const int last = is_last(item) ? range.end - c.kv_block : range.end;  // from here on Q is no longer needed
@@ -148,7 +149,7 @@ class WgmmaPrefill {
   __device__ __forceinline__ void pass_item(const abi::WorkItem& item) {
 #pragma unroll 1
     for (int begin = item.kv_begin; begin < item.kv_end; begin += c.kv_block) {
-      ptx::mbarrier_wait(barriers_.key_full(key_stage()), parity_of<Shape::kStages>(step_));
+      ptx::mbarrier_wait(barriers_.key_full(key_stage()), parity_of<Shape::kKeyStages>(step_));
       release(barriers_.key_empty(key_stage()));
       ptx::mbarrier_wait(barriers_.value_full(value_stage(step_)), parity_of<Shape::kValueStages>(step_));
       release(barriers_.value_empty(value_stage(step_)));
@@ -161,7 +162,7 @@ class WgmmaPrefill {
   template <bool kFirst>
   __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin, int last) {
     float s[kKeyTiles][4];
-    ptx::mbarrier_wait(barriers_.key_full(key_stage()), parity_of<Shape::kStages>(step_));
+    ptx::mbarrier_wait(barriers_.key_full(key_stage()), parity_of<Shape::kKeyStages>(step_));
     if constexpr (!kFirst) wait_for_values();
     if ((modes_ & kOrdersCopies) != 0) ptx::fence_async_proxy();
     if (kTakesTurns && (modes_ & kTurns) != 0) ptx::sync_named(kTurnBarrier + group(), c.workers());
@@ -173,7 +174,7 @@ class WgmmaPrefill {
     release(barriers_.key_empty(key_stage()));
     float correction[2] = {1.0F, 1.0F};
     // 16-bit keys have no scales.
-    const ScoreFactor<c, Variant> factor = kFp8 ? factor_ : ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);
+    const ScoreFactor<c, Variant> factor = kScaled ? factor_ : ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);
     const bool corrects = finish_scores(item, range, begin, factor, s, correction);
     if (begin >= last) release(barriers_.query_empty());
     if constexpr (Variant::kSoftmax) {
@@ -227,7 +228,7 @@ class WgmmaPrefill {
   /// V of the pending step, the one before step_.
   __device__ __forceinline__ void wait_for_values() const {
     ptx::mbarrier_wait(barriers_.value_full(value_stage(step_ - 1)), parity_of<Shape::kValueStages>(step_ - 1));
-    if (!kFp8 && pending_ < c.kv_block) clear_values();
+    if (!Shape::kTransposes && !Shape::kWidens && pending_ < c.kv_block) clear_values();
   }
   /// The pending products are done.
   __device__ __forceinline__ void finish_values() {
@@ -354,7 +355,7 @@ class WgmmaPrefill {
     const int kept = min(row, item.row_count - 1);
     const bool leads = exists && lane_ % 4 == 0;
     const int dim = lane_ % 4 * kRun;
-    const float value_factor = kFp8 ? common_scale<c.v_scale>(p_.segments[item.segment].v, item.kv_head) * kUnshift : 1.0F;
+    const float value_factor = kScaled ? common_scale<c.v_scale>(p_.segments[item.segment].v, item.kv_head) * kUnshift : 1.0F;
     if constexpr (c.batch_invariant) {
       if (is_chunk(item)) {
         const auto chunk = ChunkRow<c, Variant::kSoftmax>::begin(p_, kept, state, is_first(item));
@@ -366,7 +367,7 @@ class WgmmaPrefill {
           float x[kRun];
           take_dims(n, half, x);
           if (!exists) continue;
-          if constexpr (kFp8) {
+          if constexpr (kScaled) {
 #pragma unroll
             for (int i = 0; i < kRun; ++i) x[i] *= value_factor;
           }
@@ -426,7 +427,7 @@ class WgmmaPrefill {
   FragmentState state_;
   u32 weights_[kValueProducts][4];  // P of the step before,
   int pending_ = 0;                 // of so many keys; 0: none
-  ScoreFactor<c, Variant> factor_;  // of the item, with kFp8
+  ScoreFactor<c, Variant> factor_;  // of the item, with kScaled
   int modes_ = 0;
 };
 

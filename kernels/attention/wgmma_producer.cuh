@@ -1,5 +1,6 @@
 // What the producing warps of the wgmma family do: one warp brings every step's K into its ring, another V, two bring each tile's Q; each
-// runs ahead of the consumers as far as its ring allows. Where V is laid out anew, one warp does that and one brings Q.
+// runs ahead of the consumers as far as its ring allows. Where V is laid out anew, one warp does that and one brings Q; where K and V are
+// widened, four warps more do that.
 // K and V come by the copy engine where the segment has a map: boxes of `box_tokens` keys, which lie in one page, by 128 bytes of dims, one
 // lane for each place of a box in the step; the page ids of the next step are asked for before the wait. Stores that the copy engine cannot
 // take (pages of few tokens, odd strides) are copied by the warp, a row at a time, as is Q. Boxes past the item's keys are not asked for:
@@ -11,6 +12,7 @@
 #include "attention/problem.cuh"
 #include "attention/wgmma_shape.cuh"
 #include "attention/wgmma_transpose.cuh"
+#include "attention/wgmma_widen.cuh"
 #include "core/types.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
@@ -36,14 +38,19 @@ template <Config c, class Variant, bool kIsValue>
 class KeyProducer {
  public:
   using Shape = WgmmaShape<c, Variant>;
-  static constexpr int kStacks = kIsValue ? Shape::kValueStacks : Shape::kKeyStacks;
-  static constexpr int kStage = kIsValue ? Shape::kBroughtStage : Shape::kKeyStage;
+  static constexpr int kStacks = kIsValue ? Shape::kBroughtValueStacks : Shape::kBroughtKeyStacks;
+  static constexpr int kStage = kIsValue ? Shape::kBroughtValueStage : Shape::kBroughtKeyStage;
+  static constexpr bool kIsReshaped = kIsValue ? Shape::kTransposes || Shape::kWidens : Shape::kWidens;
+  static constexpr int kRing = kIsValue ? 0 : 1;  // of those that are
   static constexpr int kDims = kIsValue ? c.head_dim_vo : c.head_dim_qk;
-  static constexpr int kRow = kDims * Shape::kElement;  // bytes
+  static constexpr int kRow = kDims * Shape::kStored;  // bytes
   static constexpr Type kType = kIsValue ? c.v_type : c.k_type;
 
   __device__ __forceinline__ KeyProducer(const Args& p, u8* s_memory)
-      : p_(p), s_ring_(s_memory + (kIsValue ? Shape::kBroughtAt : Shape::kKeysAt)), barriers_(s_memory), lane_(ptx::lane_idx()) {}
+      : p_(p),
+        s_ring_(s_memory + (kIsValue ? Shape::kBroughtValuesAt : Shape::kBroughtKeysAt)),
+        barriers_(s_memory),
+        lane_(ptx::lane_idx()) {}
 
   __device__ __forceinline__ void run(UnitItems items) {
 #pragma unroll 1
@@ -62,11 +69,11 @@ class KeyProducer {
  private:
   __device__ __forceinline__ int stage() const { return stage_of<Shape::kStages>(step_); }
   __device__ __forceinline__ u64* full() const {
-    if constexpr (kIsValue && Shape::kTransposes) return barriers_.brought_full(stage());
+    if constexpr (kIsReshaped) return barriers_.brought_full(kRing, stage());
     return kIsValue ? barriers_.value_full(stage()) : barriers_.key_full(stage());
   }
   __device__ __forceinline__ u64* empty() const {
-    if constexpr (kIsValue && Shape::kTransposes) return barriers_.brought_empty(stage());
+    if constexpr (kIsReshaped) return barriers_.brought_empty(kRing, stage());
     return kIsValue ? barriers_.value_empty(stage()) : barriers_.key_empty(stage());
   }
   __device__ __forceinline__ const abi::PlaneArg& plane(const abi::SegmentArg& segment) const { return kIsValue ? segment.v : segment.k; }
@@ -162,8 +169,8 @@ class KeyProducer {
   }
   /// This lane's row.
   __device__ __forceinline__ void gather_row(u8* s_rows, const u8* g_row, i64 dim_stride) const {
-    using Bits = typename ElementBits<Shape::kElement>::T;
-    constexpr int kOfChunk = 16 / Shape::kElement;
+    using Bits = typename ElementBits<Shape::kStored>::T;
+    constexpr int kOfChunk = 16 / Shape::kStored;
 #pragma unroll 1
     for (int dim = 0; dim < kDims; ++dim) {
       u8* s_chunk = s_rows + dim / (8 * kOfChunk) * Shape::kStack + stack_offset(lane_, dim / kOfChunk);
@@ -247,6 +254,8 @@ __device__ __forceinline__ void produce(const Args& p, UnitItems items, int role
     KeyProducer<c, Variant, true>(p, s_memory).run(items);
   } else if (WgmmaShape<c, Variant>::kTransposes && role == 3) {
     if constexpr (WgmmaShape<c, Variant>::kTransposes) transpose_values<c, Variant>(items, s_memory);
+  } else if (WgmmaShape<c, Variant>::kWidens && role >= kGroupWarps) {
+    if constexpr (WgmmaShape<c, Variant>::kWidens) widen_keys<c, Variant>(items, role - kGroupWarps, s_memory);
   } else {
     produce_query<c, Variant>(p, items, role - 2, s_memory);
   }

@@ -69,9 +69,9 @@ __device__ __forceinline__ void transpose_values(UnitItems items, u8* s_memory) 
     for (int begin = item->kv_begin; begin < end; begin += Shape::kStepKeys) {
       const int from = stage_of<Shape::kStages>(step);
       const int to = stage_of<Shape::kValueStages>(step);
-      const u8* s_brought = s_memory + Shape::kBroughtAt + from * Shape::kBroughtStage;
+      const u8* s_brought = s_memory + Shape::kBroughtValuesAt + from * Shape::kBroughtValueStage;
       u8* s_values = s_memory + Shape::kValuesAt + to * Shape::kValueStage;
-      ptx::mbarrier_wait(barriers.brought_full(from), parity_of<Shape::kStages>(step));
+      ptx::mbarrier_wait(barriers.brought_full(0, from), parity_of<Shape::kStages>(step));
       ptx::mbarrier_wait(barriers.value_empty(to), parity_of<Shape::kValueStages>(step) ^ 1U);
       if (end - begin >= Shape::kStepKeys) {
         transpose_step<c, Variant, true>(s_brought, s_values, Shape::kStepKeys);
@@ -81,7 +81,7 @@ __device__ __forceinline__ void transpose_values(UnitItems items, u8* s_memory) 
       ptx::fence_async_proxy();
       ptx::sync_warp();
       if (ptx::lane_idx() == 0) {
-        ptx::mbarrier_arrive(barriers.brought_empty(from));
+        ptx::mbarrier_arrive(barriers.brought_empty(0, from));
         ptx::mbarrier_arrive(barriers.value_full(to));
       }
       ++step;

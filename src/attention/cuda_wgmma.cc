@@ -1,4 +1,5 @@
-// The wgmma family's tiles (kernels/attention/wgmma.cuh): large tiles of 16-bit Q, K and V on Hopper, and of e4m3 where it is asked for.
+// The wgmma family's tiles (kernels/attention/wgmma.cuh): large tiles of 16-bit Q, K and V on Hopper; where it is asked for, of e4m3,
+// and of 16-bit Q beside keys of 8 bits.
 #include <algorithm>
 #include <array>
 
@@ -12,7 +13,8 @@ namespace {
 
 constexpr int kTileRows = 128;  // of two warpgroups
 constexpr int kProducers = 128;
-constexpr int kThreads = 2 * 128 + kProducers;
+constexpr int kWideners = 128;  // producers more where K and V are widened
+constexpr int kConsumers = 2 * 128;
 constexpr std::int64_t kStackRow = 128;  // bytes of a row of shared memory
 
 struct Shape {
@@ -23,9 +25,12 @@ struct Shape {
 constexpr std::array<Shape, 4> kShapes16 = {{{176, 2}, {128, 2}, {96, 2}, {64, 2}}};
 /// Of 8 bits, the widths of wgmma_fp8.cuh: steps take half the time, so more of them are under way.
 constexpr std::array<Shape, 6> kShapes8 = {{{128, 4}, {128, 2}, {96, 4}, {96, 2}, {64, 4}, {64, 2}}};
-constexpr int kTransposedStages = 2;  // of V as it is consumed
+/// Widened, with the codes in shared memory as well.
+constexpr std::array<Shape, 5> kShapesWidened = {{{128, 2}, {128, 1}, {96, 2}, {64, 2}, {64, 1}}};
+constexpr int kConsumedStages = 2;  // of V that is transposed, and of K and V that are widened
 
 bool is_fp8(const AttentionSpec& spec) { return bits(spec.q_dtype) == 8; }
+bool is_widened(const AttentionSpec& spec) { return bits(spec.k_dtype) < bits(spec.q_dtype); }
 
 bool keeps_rows(const CudaRequest& request) { return !request.program.mask.empty() || !request.program.logits.empty(); }
 
@@ -33,15 +38,23 @@ std::int64_t shared_bytes(const CudaRequest& request, Shape shape) {
   const std::int64_t size = bits(request.spec.q_dtype) / 8;
   const std::int64_t key_row = round_up(request.spec.head_dim_qk * size, kStackRow);
   const std::int64_t value_row = round_up(request.spec.head_dim_vo * size, kStackRow);
-  const std::int64_t transposed = is_fp8(request.spec) ? kTransposedStages * request.spec.head_dim_vo * kStackRow : 0;
-  const std::int64_t barriers = 2 * (2 * shape.stages + (is_fp8(request.spec) ? kTransposedStages : 0)) + 2;
   const std::int64_t rows = keeps_rows(request) ? kTileRows * 64 : 0;
-  return shape.stages * shape.step * (key_row + value_row) + transposed + kTileRows * key_row + rows + barriers * 8 + 16;
+  std::int64_t keys = shape.stages * shape.step * (key_row + value_row);
+  std::int64_t rings = 2 * shape.stages;
+  if (is_fp8(request.spec)) {
+    keys += kConsumedStages * request.spec.head_dim_vo * kStackRow;
+    rings += kConsumedStages;
+  } else if (is_widened(request.spec)) {
+    const std::int64_t stored = round_up(request.spec.head_dim_qk, kStackRow) + round_up(request.spec.head_dim_vo, kStackRow);
+    keys = shape.step * (kConsumedStages * (key_row + value_row) + shape.stages * stored);
+    rings += 2 * kConsumedStages;
+  }
+  return keys + kTileRows * key_row + rows + (2 * rings + 2) * 8 + 16;
 }
 
 /// Registers of a consumer: its share of O, of S, and of P as pairs (e4m3: fours); 44 are left for all else.
 bool has_registers(const AttentionSpec& spec, int step) {
-  const int given = is_fp8(spec) ? 232 : 240;
+  const int given = is_widened(spec) ? 216 : is_fp8(spec) ? 232 : 240;
   return spec.head_dim_vo / 2 + step / 2 + step / (is_fp8(spec) ? 8 : 4) <= given - 44;
 }
 
@@ -55,7 +68,7 @@ Shape shape_of(const CudaRequest& request) {
     const auto found = std::find_if(shapes.begin(), shapes.end(), fits);
     return found == shapes.end() ? Shape{} : *found;
   };
-  return is_fp8(request.spec) ? first(kShapes8) : first(kShapes16);
+  return is_widened(request.spec) ? first(kShapesWidened) : is_fp8(request.spec) ? first(kShapes8) : first(kShapes16);
 }
 
 /// Of Q, K and V's types; empty where they are served.
@@ -71,8 +84,11 @@ std::string types_refusal(const CudaRequest& request) {
     return {};
   }
   if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return "q_dtype must be f16, bf16 or e4m3";
-  if (s.k_dtype != s.q_dtype || s.v_dtype != s.q_dtype) return "K and V must have Q's type";
   if (!request.program.softmax && s.q_dtype == DType::f16) return "weights that are no softmax may exceed f16";
+  if (s.k_dtype == s.q_dtype && s.v_dtype == s.q_dtype) return {};
+  if (bits(s.k_dtype) != 8 || bits(s.v_dtype) != 8) return "K and V must have Q's type, or both one of 8 bits";
+  if (s.k_scale == ScaleGranularity::token_head || s.v_scale == ScaleGranularity::token_head) return "scales of single keys (token_head)";
+  if (request.wanted != "wgmma") return "K and V of 8 bits have not run on hardware yet: ask for family=wgmma";
   return {};
 }
 
@@ -95,8 +111,8 @@ std::string wgmma_refusal(const CudaRequest& request, int tile_class) {
 CudaTile wgmma_tile(const CudaRequest& request, int) {
   const Shape shape = shape_of(request);
   CudaTile tile;
-  tile.threads = kThreads;
-  tile.producers = kProducers;
+  tile.producers = kProducers + (is_widened(request.spec) ? kWideners : 0);
+  tile.threads = kConsumers + tile.producers;
   tile.stages = shape.stages;
   tile.shared_bytes = shared_bytes(request, shape);
   tile.math = variant::CudaMath::approximate;

@@ -36,7 +36,7 @@ std::vector<AttentionCapability> attention_capabilities() {
   AttentionCapability wgmma = mma;
   wgmma.family = "wgmma";
   wgmma.q_dtypes.push_back(DType::e4m3);
-  wgmma.kv_dtypes = wgmma.q_dtypes;
+  wgmma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8};  // 8 bits: likewise
   std::erase(wgmma.features, "mla");
   std::erase(wgmma.features, "two_part_qk");
   return {row(DeviceKind::cpu, "cpu"), std::move(floor), std::move(mma), std::move(wgmma)};

@@ -17,8 +17,8 @@ using cases::Problem;
 
 std::vector<AttentionCase> all_cases() {
   std::vector<AttentionCase> all;
-  for (auto list :
-       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases()}) {
+  for (auto list : {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases(),
+                    cases::widened_key_cases()}) {
     for (AttentionCase& c : list) all.push_back(std::move(c));
   }
   return all;
@@ -32,8 +32,8 @@ struct CaseRun {
 };
 void PrintTo(const CaseRun& run, std::ostream* out) { *out << run.c.name << ' ' << run.family; }
 
-/// Every case by the table's choice and by "floor"; by "mma" where that is not the choice everywhere. Q of 8 bits by the families that
-/// serve it where they are asked for.
+/// Every case by the table's choice and by "floor"; by "mma" where that is not the choice everywhere. Keys and Q
+/// of 8 bits by the families that serve them where they are asked for.
 std::vector<CaseRun> all_runs() {
   std::vector<CaseRun> all;
   for (const AttentionCase& c : all_cases()) {
@@ -44,6 +44,7 @@ std::vector<CaseRun> all_runs() {
       all.push_back({family, c});
     }
   }
+  for (const AttentionCase& c : cases::widened_key_cases()) all.push_back({"wgmma", c});
   for (const AttentionCase& c : cases::fp8_query_cases()) {
     for (const char* family : {"wgmma", "floor"}) all.push_back({family, c});
   }

@@ -122,8 +122,9 @@ inline std::vector<cases::AttentionCase> all_cases(int arch) {
   for (cases::AttentionCase& c : non_finite_cases()) all.push_back(std::move(c));
   all.push_back(many_row_values_case());
   all.push_back(long_decode_case());
-  for (std::vector<cases::AttentionCase> some : {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(),
-                                                 cases::variant_cases(), cases::cuda_only_cases(), cases::fp8_query_cases()}) {
+  for (std::vector<cases::AttentionCase> some :
+       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases(),
+        cases::fp8_query_cases(), cases::widened_key_cases()}) {
     for (cases::AttentionCase& c : some) all.push_back(std::move(c));
   }
   for (cases::AttentionCase& c : all) c = on_arch(std::move(c), arch);
@@ -140,14 +141,14 @@ inline std::int64_t max_rows(const cases::AttentionCase& c) {
 inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
   if (bits(spec.q_dtype) == 8) return arch == 90 ? std::vector<std::string_view>{"wgmma", "floor"} : std::vector<std::string_view>{"floor"};
   const attention::CudaKernels chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch));
-  if (chosen.classes[attention::kLarge].family != "wgmma") return {"", "floor"};
+  const std::string_view other = chosen.classes[attention::kLarge].family == "wgmma" ? "mma" : "wgmma";
   try {
-    attention::choose_cuda_kernels(spec, program, emulated_device(arch), "mma");
+    attention::choose_cuda_kernels(spec, program, emulated_device(arch), other);
   } catch (const Error& error) {
     if (error.code() != Code::unsupported) throw;
     return {"", "floor"};
   }
-  return {"", "mma", "floor"};
+  return {"", other, "floor"};
 }
 
 struct EmulatedSpec {
@@ -258,6 +259,18 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"invariant_0123", true},
     {"invariant_sigmoid", true},
     {"invariant_mla"},
+    // Keys of 8 bits beside 16-bit Q, by wgmma as well.
+    {"kv8_paged"},
+    {"kv8_f16_e4m3_e5m2"},
+    {"kv8_f16_i8"},
+    {"kv8_i8_e4m3"},
+    {"kv8_dim96x96"},
+    {"kv8_dim192x128"},
+    {"kv8_dim112x192"},
+    {"kv8_full"},
+    {"kv8_soft_cap"},
+    {"kv8_sigmoid"},
+    {"kv8_invariant"},
     // Q of 8 bits, by the families that are asked for.
     {"fp8_paged", true},
     {"fp8_tensor_scales"},
