@@ -85,8 +85,8 @@ inline AttentionCase capped_empty_case() {
 
 }  // namespace cuda_only
 
-/// Keys of 8 bits beside 16-bit Q in tiles of many rows, which kernels may widen: every width of rows, pages that boxes bring and those that
-/// are copied by rows, K and V of two types, masks, hooks, cascade levels and batch invariance.
+/// Keys of 8 bits beside 16-bit Q in tiles of many rows, which kernels may widen: every width of rows, pages that boxes bring and those
+/// that are copied by rows, K and V of two types, masks, hooks, cascade levels and batch invariance.
 inline std::vector<AttentionCase> widened_key_cases() {
   using G = ScaleGranularity;
   std::vector<AttentionCase> cases;

@@ -74,7 +74,8 @@ inline cases::AttentionCase many_row_values_case() {
   return c;
 }
 
-/// Infinities and NaN in Q, K and V of 8 bits; all keys are visible. e4m3 has no infinities, i8 neither.
+/// Infinities and NaN in K and V of 8 bits and Q of 16, and NaN in all three of e4m3; all keys are visible. e4m3 has no infinities, i8
+/// neither.
 inline std::vector<cases::AttentionCase> non_finite_cases() {
   std::vector<cases::AttentionCase> all;
   for (const DType type : {DType::e4m3, DType::e5m2, DType::i8}) {
@@ -105,6 +106,17 @@ inline std::vector<cases::AttentionCase> non_finite_cases() {
     };
     all.push_back(std::move(c));
   }
+  cases::AttentionCase fp8 = all.front();
+  fp8.name = "non_finite_fp8";
+  fp8.spec.q_dtype = DType::e4m3;
+  fp8.spec.sm_scale = 0x1p-8;
+  fp8.edit = [](const cases::Site& s, double x) {
+    const bool is_nan = s.plane == cases::Plane::q   ? s.index == 2 && s.dim == 5
+                        : s.plane == cases::Plane::k ? s.group == 2 && s.head == 1 && s.index == 50 && s.dim == 9
+                                                     : s.group != 1 && s.index == 40 && s.dim == 10;
+    return is_nan ? std::numeric_limits<double>::quiet_NaN() : x;
+  };
+  all.push_back(std::move(fp8));
   return all;
 }
 
@@ -215,6 +227,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"non_finite_e4m3", true},
     {"non_finite_e5m2", true},
     {"non_finite_i8", true},
+    {"non_finite_fp8", true},
     {"mla576_e4m3_tensor"},
     {"mla544_i8_token_head"},
     {"mla512_e5m2_head"},

@@ -248,7 +248,8 @@ struct MmaOperand {
 /// m16n8k16: c += A B.
 void multiply_matrices(MmaOperand operand, MmaType type, const Site& site);
 /// This warp's 16 rows of a warpgroup's product: computed when its group is waited for and not before, from what registers and shared
-/// memory hold then. `a` null: A lies in a tile. Tiles are descriptors as kernels/ptx/wgmma.cuh makes them; of e4m3 all rows lie along M or N.
+/// memory hold then. `a` null: A lies in a tile. Tiles are descriptors as kernels/ptx/wgmma.cuh makes them; of e4m3 all rows lie along M or
+/// N.
 struct GroupOperand {
   float* c;
   const std::uint32_t* a;
