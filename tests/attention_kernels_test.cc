@@ -196,6 +196,18 @@ TEST(AttentionKernels, HopperHasLargeTilesOfItsOwn) {
   AttentionSpec s = llama();
   s.k_dtype = s.v_dtype = DType::e4m3;
   s.k_scale = s.v_scale = ScaleGranularity::tensor;
+  EXPECT_EQ(choose(s, hopper, "").classes[1].family, "mma") << "not measured";
+  EXPECT_EQ(choose(s, hopper, "wgmma").classes[1].family, "wgmma");
+  EXPECT_EQ(choose(s, hopper, "wgmma").classes[0].family, "mma");
+  EXPECT_LE(choose(s, hopper, "wgmma").classes[1].shared_bytes, hopper.shared_per_block << 10);
+  s.head_dim_qk = s.head_dim_vo = 256;
+  falls_back(s, "no tile fits");
+  s.head_dim_qk = s.head_dim_vo = 128;
+  s.k_scale = ScaleGranularity::token_head;
+  falls_back(s, "token_head");
+  s.k_scale = ScaleGranularity::tensor;
+  s.v_dtype = DType::bf16;
+  s.v_scale = ScaleGranularity::none;
   falls_back(s, "K and V must have Q's type");
   s = llama();
   s.head_dim_qk = s.head_dim_vo = 80;
@@ -203,6 +215,54 @@ TEST(AttentionKernels, HopperHasLargeTilesOfItsOwn) {
   s = llama();
   s.variant.rope.emplace();
   falls_back(s, "transforms and RoPE");
+}
+
+/// Nothing takes Q of 8 bits but the families that are asked for, and those only with K and V of its kind.
+TEST(AttentionKernels, QueriesOf8BitsAreServedWhereAskedFor) {
+  const Target& hopper = kTargets[5];
+  AttentionSpec s = llama();
+  s.q_dtype = DType::e4m3;
+  set_kv(s, DType::e4m3, ScaleGranularity::head, DType::e4m3, ScaleGranularity::tensor);
+  for (const int dim : {64, 96, 128, 192, 256}) {
+    for (const bool invariant : {false, true}) {
+      s.head_dim_qk = s.head_dim_vo = dim;
+      s.batch_invariant = invariant;
+      const attention::CudaKernels kernels = choose(s, hopper, "wgmma");
+      EXPECT_EQ(kernels.classes[0].family, "floor");
+      EXPECT_EQ(kernels.classes[1].family, "wgmma");
+      EXPECT_LE(kernels.classes[1].shared_bytes, hopper.shared_per_block << 10) << dim;
+      if (invariant) {
+        EXPECT_EQ(kernels.tune.invariant_chunk % kernels.tune.classes[1].kv_block, 0) << dim;
+      }
+      for (const Target& target : kTargets) {
+        EXPECT_EQ(choose(s, target, "floor").classes[1].family, "floor");
+        const std::string why = refusal(Code::unsupported, [&] { choose(s, target, ""); });
+        EXPECT_NE(why.find("ask for family=floor or wgmma"), std::string::npos) << why;
+      }
+    }
+  }
+  const auto refuses = [&](const AttentionSpec& spec, const char* why) {
+    const std::string text = refusal(Code::unsupported, [&] { choose(spec, hopper, "wgmma"); });
+    EXPECT_NE(text.find(why), std::string::npos) << text;
+  };
+  s = llama();
+  s.q_dtype = DType::e4m3;
+  refuses(s, "Q of e4m3 needs K and V of e4m3");
+  set_kv(s, DType::e4m3, ScaleGranularity::head, DType::e5m2, ScaleGranularity::head);
+  refuses(s, "Q of e4m3 needs K and V of e4m3");
+  set_kv(s, DType::e4m3, ScaleGranularity::token_head, DType::e4m3, ScaleGranularity::head);
+  refuses(s, "token_head");
+  set_kv(s, DType::e4m3, ScaleGranularity::head, DType::e4m3, ScaleGranularity::head);
+  s.head_dim_qk = 80;
+  s.head_dim_vo = 64;
+  refuses(s, "multiple of 32");
+  s.head_dim_qk = 128;
+  s.lse = LseKind::none;
+  s.variant.softmax = false;
+  s.variant.logits = variants::sigmoid_logits(-3.0F);
+  refuses(s, "no softmax");
+  s.q_dtype = DType::e5m2;
+  EXPECT_NE(refusal(Code::unsupported, [&] { choose(s, hopper, "wgmma"); }).find("spec.q_dtype=e5m2"), std::string::npos);
 }
 
 /// Where no group has more than eight packed rows, decode has a kernel for as many; a group of more query heads never has so few.

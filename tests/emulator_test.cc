@@ -19,9 +19,11 @@
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/mma.cuh"
+#include "ptx/stmatrix.cuh"
 #include "ptx/thread.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "ptx/wgmma_fp8.cuh"
 
 namespace girih {
 namespace {
@@ -846,6 +848,97 @@ void check_group_products() {
 TEST(Emulator, ProductsOfAWarpgroup) {
   check_group_products<bf16>();
   check_group_products<f16>();
+}
+
+struct ByteGroupParams {
+  const u8* a;  // [64, 128] e4m3
+  const u8* b;  // [96, 128]
+  float* s;     // [64, 96]
+  float* o;     // [64, 96]
+};
+/// A B by A in shared memory, and by A in registers as lanes have it; rows of 128 codes.
+__global__ void multiply_bytes(const __grid_constant__ ByteGroupParams p) {
+  u8* s_rows = ptx::shared_memory();
+  const int t = ptx::thread_idx();
+  const auto fill = [&](const u8* rows, int first, int count) {
+    for (int i = t; i < count * 128; i += 128) s_rows[(first + i / 128) * 128 + ((i % 128 / 16 ^ i / 128 % 8) * 16 + i % 16)] = rows[i];
+  };
+  fill(p.a, 0, 64);
+  fill(p.b, 64, 96);
+  ptx::fence_async_proxy();
+  ptx::sync_block();
+  const u64 b = ptx::rows_along_mn(s_rows + 64 * 128);
+  float s[12][4];
+  float o[12][4] = {};
+  ptx::wgmma_fence();
+  for (int i = 0; i < 4; ++i)
+    ptx::wgmma_shared_e4m3(s, ptx::rows_along_mn(s_rows) + static_cast<u64>(2 * i), b + static_cast<u64>(2 * i), i > 0);
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  const int row = t / 32 * 16 + t % 32 / 4;
+  u32 a[4][4];
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) std::memcpy(&a[i][j], p.a + (row + j % 2 * 8) * 128 + 32 * i + j / 2 * 16 + t % 4 * 4, 4);
+  }
+  ptx::wgmma_fence();
+  for (int i = 0; i < 4; ++i) ptx::wgmma_registers_e4m3(o, a[i], b + static_cast<u64>(2 * i), true);
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  for (int j = 0; j < 4; ++j) {
+    for (int n = 0; n < 12; ++n) {
+      const int at = (row + j / 2 * 8) * 96 + n * 8 + t % 4 * 2 + j % 2;
+      p.s[at] = s[n][j];
+      p.o[at] = o[n][j];
+    }
+  }
+}
+
+TEST(Emulator, ProductsOfAWarpgroupOnBytes) {
+  const auto codes_of = [](int rows, unsigned seed) {
+    std::vector<u8> codes;
+    for (const float x : small_integers(rows * 128, seed)) codes.push_back(emulator::e4m3_code(x));
+    return codes;
+  };
+  const std::vector<u8> a = codes_of(64, 7);
+  const std::vector<u8> b = codes_of(96, 8);
+  std::vector<float> want(64 * 96, 0.0F);
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    for (std::size_t k = 0; k < 128; ++k) want[i] += emulator::e4m3_value(a[i / 96 * 128 + k]) * emulator::e4m3_value(b[i % 96 * 128 + k]);
+  }
+  for (const std::uint64_t seed : {0, 1}) {
+    std::vector<float> s(want.size());
+    std::vector<float> o(want.size());
+    launch(multiply_bytes, {a.data(), b.data(), s.data(), o.data()}, {.num_threads = 128, .shared_bytes = 160 * 128, .seed = seed});
+    EXPECT_EQ(s, want) << seed;
+    EXPECT_EQ(o, want) << seed;
+  }
+}
+
+TEST(Emulator, StmatrixIsLdmatrixTurnedRound) {
+  std::vector<u32> words(128);
+  launch(
+      [&words] {
+        u8* s = ptx::shared_memory();
+        const int lane = ptx::lane_idx();
+        u32 r[4];
+        for (int i = 0; i < 4; ++i) r[i] = static_cast<u32>(1000 * i + lane);
+        ptx::stmatrix_x4(s + lane * 16, r);
+        ptx::sync_warp();
+        std::memcpy(&words[static_cast<std::size_t>(4 * lane)], s + 16 * lane, 16);
+        u32 back[4];
+        ptx::ldmatrix_x4(back, s + lane * 16);
+        for (int i = 0; i < 4; ++i) EXPECT_EQ(back[i], r[i]) << i << ", lane " << lane;
+      },
+      {.num_threads = 32, .shared_bytes = 512});
+  // Row r of matrix i is what lanes 4 r .. 4 r + 3 had in r[i].
+  for (u32 i = 0; i < 128; ++i) ASSERT_EQ(words[i], 1000 * (i / 32) + i % 32) << i;
+  const std::string error = error_of(
+      [] {
+        const u32 r[4] = {};
+        ptx::stmatrix_x4(ptx::shared_memory() + 8 * ptx::lane_idx(), r);
+      },
+      {.num_threads = 32, .shared_bytes = 512});
+  EXPECT_TRUE(contains(error, "stmatrix_x4") && contains(error, "not a multiple of 16")) << error;
 }
 
 // ---------------------------------------------------------------------------------------------------------------- clusters

@@ -96,8 +96,8 @@ class CudaBench {
     const DeviceData data(context_, host_data);
     const jit::JitStats before = context_.cuda().jit->stats();
     const BenchClock::time_point start = BenchClock::now();
-    const Schedule schedule =
-        girih::schedule(context_, host_data.batch().spec, host_data.batch().limits(), {.num_units = 0, .num_sms = 0, .family = family_});
+    const Schedule schedule = girih::schedule(context_, host_data.batch().spec, host_data.batch().limits(),
+                                              {.num_units = 0, .num_sms = 0, .family = family_.empty() ? c.family : family_});
     const double schedule_seconds = seconds_since(start);
     const jit::JitStats after = context_.cuda().jit->stats();
 

@@ -4,6 +4,9 @@
 // weights P, which stay in registers as the operand of the next step's O += P V. The two warpgroups take turns at issuing, so that one
 // computes weights while the other's products have the tensor cores. Only the tile's end waits for everything, and by then the producers
 // are at the next tile.
+// With Q, K and V of 8 bits both products are of such: weights become e4m3, four neighbouring ones of which a lane has in the order in
+// which V's keys are laid out (wgmma_transpose.cuh); they are taken times 2^kShift, so that more of them are above the type's least
+// numbers.
 #pragma once
 
 #include "attention/config.cuh"
@@ -18,12 +21,23 @@
 #include "attention/wgmma_shape.cuh"
 #include "ptx/launch.cuh"
 #include "ptx/wgmma.cuh"
+#include "ptx/wgmma_fp8.cuh"
 
 namespace girih::attention {
 
 // Named barriers of the block (workers' own is kWorkersBarrier).
 inline constexpr int kTurnBarrier = 1;   // + warpgroup: whose turn it is
 inline constexpr int kGroupBarrier = 3;  // + warpgroup
+
+/// Weights of four neighbouring key tiles as the A operand of 32 keys, in the order of wgmma_transpose.cuh.
+__device__ __forceinline__ void pack_weights_e4m3(const float (&s0)[4], const float (&s1)[4], const float (&s2)[4], const float (&s3)[4],
+                                                  u32 (&a)[4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    a[half] = ptx::f32_pair_to_e4m3(s0[2 * half], s0[2 * half + 1]) | ptx::f32_pair_to_e4m3(s1[2 * half], s1[2 * half + 1]) << 16;
+    a[2 + half] = ptx::f32_pair_to_e4m3(s2[2 * half], s2[2 * half + 1]) | ptx::f32_pair_to_e4m3(s3[2 * half], s3[2 * half + 1]) << 16;
+  }
+}
 
 template <Config c, class Variant>
 class WgmmaPrefill {
@@ -32,8 +46,16 @@ class WgmmaPrefill {
   using T = Storage<c.q_type>;
   static constexpr int kKeyTiles = c.kv_block / 8;
   static constexpr int kSumTiles = c.head_dim_vo / 8;
-  static constexpr int kWords = (c.kv_block + 31) / 32;  // of masks
+  static constexpr bool kFp8 = Shape::kTransposes;
+  static constexpr bool kScaled = c.k_scale != Scale::none;                          // K and V have scales that their heads share
+  static constexpr int kValueProducts = c.kv_block * Shape::kElement / kProductRow;  // of a step, in P V
+  static constexpr int kWords = (c.kv_block + 31) / 32;                              // of masks
   static constexpr bool kFixed = kFixedMaximum<c, Variant>;
+  // e4m3 ends at 448: 2^(kShift + kWeightSlack) must not exceed it.
+  static constexpr int kShift = kFp8 ? 7 : 0;
+  static constexpr float kUnshift = 1.0F / static_cast<float>(1 << kShift);
+  static constexpr float kWeightSlack = kFp8 ? 1.75F : kSlack<c.q_type>;
+  static constexpr int kRun = kFp8 ? 4 : 8;  // neighbouring dims of a row that a lane writes at a time
   static constexpr bool kTakesTurns = c.workers() == 2 * kGroupWarps * ptx::kWarp;
 
   __device__ __forceinline__ WgmmaPrefill(const Args& p, const typename Variant::Params& params, u8* s_memory)
@@ -45,7 +67,7 @@ class WgmmaPrefill {
         lane_(ptx::lane_idx()),
         query_(ptx::rows_along_mn(s_memory + Shape::kQueryAt + group() * kGroupRows * kStackRow)),
         keys_(ptx::rows_along_mn(s_memory + Shape::kKeysAt)),
-        values_(ptx::rows_along_k(s_memory + Shape::kValuesAt, Shape::kStack)) {}
+        values_(kFp8 ? ptx::rows_along_mn(s_memory + Shape::kValuesAt) : ptx::rows_along_k(s_memory + Shape::kValuesAt, Shape::kStack)) {}
 
   __device__ __forceinline__ void run(UnitItems items) {
     if (kTakesTurns && group() == 1) ptx::arrive_named(kTurnBarrier, c.workers());
@@ -83,6 +105,8 @@ class WgmmaPrefill {
   static constexpr int kOrdersCopies = 2;  // some keys come by the producers' own copies
 
   __device__ __forceinline__ int group() const { return warp_ / kGroupWarps; }
+  __device__ __forceinline__ int key_stage() const { return stage_of<Shape::kKeyStages>(step_); }
+  __device__ __forceinline__ static int value_stage(u32 step) { return stage_of<Shape::kValueStages>(step); }
   /// First of this warp's rows of the tile.
   __device__ __forceinline__ int first_row() const { return 16 * warp_; }
   /// All lanes have read what the barrier guards.
@@ -109,6 +133,7 @@ class WgmmaPrefill {
   }
 
   __device__ __forceinline__ void add_item(const abi::WorkItem& item) {
+    if constexpr (kScaled) factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
     const StepRange range = step_range<Variant>(p_, item);
     int begin = item.kv_begin;
     const int last = is_last(item) ? range.end - c.kv_block : range.end;  // from here on Q is no longer needed
@@ -124,10 +149,10 @@ class WgmmaPrefill {
   __device__ __forceinline__ void pass_item(const abi::WorkItem& item) {
 #pragma unroll 1
     for (int begin = item.kv_begin; begin < item.kv_end; begin += c.kv_block) {
-      ptx::mbarrier_wait(barriers_.key_full(stage_of<Shape>(step_)), parity_of<Shape>(step_));
-      release(barriers_.key_empty(stage_of<Shape>(step_)));
-      ptx::mbarrier_wait(barriers_.value_full(stage_of<Shape>(step_)), parity_of<Shape>(step_));
-      release(barriers_.value_empty(stage_of<Shape>(step_)));
+      ptx::mbarrier_wait(barriers_.key_full(key_stage()), parity_of<Shape::kKeyStages>(step_));
+      release(barriers_.key_empty(key_stage()));
+      ptx::mbarrier_wait(barriers_.value_full(value_stage(step_)), parity_of<Shape::kValueStages>(step_));
+      release(barriers_.value_empty(value_stage(step_)));
       ++step_;
     }
     if (is_last(item)) release(barriers_.query_empty());
@@ -137,7 +162,7 @@ class WgmmaPrefill {
   template <bool kFirst>
   __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin, int last) {
     float s[kKeyTiles][4];
-    ptx::mbarrier_wait(barriers_.key_full(stage_of<Shape>(step_)), parity_of<Shape>(step_));
+    ptx::mbarrier_wait(barriers_.key_full(key_stage()), parity_of<Shape::kKeyStages>(step_));
     if constexpr (!kFirst) wait_for_values();
     if ((modes_ & kOrdersCopies) != 0) ptx::fence_async_proxy();
     if (kTakesTurns && (modes_ & kTurns) != 0) ptx::sync_named(kTurnBarrier + group(), c.workers());
@@ -146,9 +171,10 @@ class WgmmaPrefill {
     if constexpr (!kFirst) issue_values();
     if (kTakesTurns && (modes_ & kTurns) != 0) ptx::arrive_named(kTurnBarrier + 1 - group(), c.workers());
     ptx::wgmma_wait<kFirst ? 0 : 1>();
-    release(barriers_.key_empty(stage_of<Shape>(step_)));
+    release(barriers_.key_empty(key_stage()));
     float correction[2] = {1.0F, 1.0F};
-    const ScoreFactor<c, Variant> factor = ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);  // there are no scales
+    // 16-bit keys have no scales.
+    const ScoreFactor<c, Variant> factor = kScaled ? factor_ : ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);
     const bool corrects = finish_scores(item, range, begin, factor, s, correction);
     if (begin >= last) release(barriers_.query_empty());
     if constexpr (Variant::kSoftmax) {
@@ -161,38 +187,53 @@ class WgmmaPrefill {
       if (corrects) correct_sums(correction, o_);
     }
 #pragma unroll
-    for (int i = 0; i < kKeyTiles / 2; ++i) pack_weights<T>(s[2 * i], s[2 * i + 1], weights_[i]);
+    for (int i = 0; i < kValueProducts; ++i) {
+      if constexpr (kFp8) {
+        pack_weights_e4m3(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3], weights_[i]);
+      } else {
+        pack_weights<T>(s[2 * i], s[2 * i + 1], weights_[i]);
+      }
+    }
     pending_ = min(c.kv_block, range.end - begin);
     ++step_;
   }
 
   __device__ __forceinline__ void issue_scores(float (&s)[kKeyTiles][4]) const {
-    const u64 keys = keys_ + static_cast<u32>(stage_of<Shape>(step_) * (Shape::kKeyStage >> 4));
+    const u64 keys = keys_ + static_cast<u32>(key_stage() * (Shape::kKeyStage >> 4));
 #pragma unroll
-    for (int i = 0; i < c.head_dim_qk / 16; ++i) {
-      constexpr int kSteps = kStackDims / 16;
+    for (int i = 0; i < c.head_dim_qk * Shape::kElement / kProductRow; ++i) {
+      constexpr int kSteps = kStackRow / kProductRow;
       const u64 query = query_ + static_cast<u32>(i / kSteps * (Shape::kQueryStack >> 4) + i % kSteps * 2);
-      ptx::wgmma_shared<T>(s, query, keys + static_cast<u32>(i / kSteps * (Shape::kStack >> 4) + i % kSteps * 2), i > 0);
+      const u64 key = keys + static_cast<u32>(i / kSteps * (Shape::kStack >> 4) + i % kSteps * 2);
+      if constexpr (kFp8) {
+        ptx::wgmma_shared_e4m3(s, query, key, i > 0);
+      } else {
+        ptx::wgmma_shared<T>(s, query, key, i > 0);
+      }
     }
     ptx::wgmma_commit();
   }
   __device__ __forceinline__ void issue_values() {
-    const u64 values = values_ + static_cast<u32>(stage_of<Shape>(step_ - 1) * (Shape::kValueStage >> 4));
+    const u64 values = values_ + static_cast<u32>(value_stage(step_ - 1) * (Shape::kValueStage >> 4));
 #pragma unroll
-    for (int i = 0; i < kKeyTiles / 2; ++i) {
-      ptx::wgmma_registers<T>(o_, weights_[i], values + static_cast<u32>(i * (16 * kStackRow >> 4)), true);
+    for (int i = 0; i < kValueProducts; ++i) {
+      if constexpr (kFp8) {
+        ptx::wgmma_registers_e4m3(o_, weights_[i], values + static_cast<u32>(i * (kProductRow >> 4)), true);
+      } else {
+        ptx::wgmma_registers<T>(o_, weights_[i], values + static_cast<u32>(i * (16 * kStackRow >> 4)), true);
+      }
     }
     ptx::wgmma_commit();
   }
   /// V of the pending step, the one before step_.
   __device__ __forceinline__ void wait_for_values() const {
-    ptx::mbarrier_wait(barriers_.value_full(stage_of<Shape>(step_ - 1)), parity_of<Shape>(step_ - 1));
-    if (pending_ < c.kv_block) clear_values();
+    ptx::mbarrier_wait(barriers_.value_full(value_stage(step_ - 1)), parity_of<Shape::kValueStages>(step_ - 1));
+    if (!Shape::kTransposes && !Shape::kWidens && pending_ < c.kv_block) clear_values();
   }
   /// The pending products are done.
   __device__ __forceinline__ void finish_values() {
     ptx::wgmma_wait<0>();
-    release(barriers_.value_empty(stage_of<Shape>(step_ - 1)));
+    release(barriers_.value_empty(value_stage(step_ - 1)));
   }
   __device__ __forceinline__ void add_pending() {
     if (pending_ == 0) return;
@@ -206,7 +247,7 @@ class WgmmaPrefill {
   /// Rows of V past the step's keys become zeros: their weights are, but 0 times NaN is not. Each warpgroup for itself, since it waits for
   /// its own writes only.
   __device__ __forceinline__ void clear_values() const {
-    u8* s_values = s_memory_ + Shape::kValuesAt + stage_of<Shape>(step_ - 1) * Shape::kValueStage;
+    u8* s_values = s_memory_ + Shape::kValuesAt + value_stage(step_ - 1) * Shape::kValueStage;
     const int thread = ptx::thread_idx() % (kGroupWarps * ptx::kWarp);
     const int chunks = (c.kv_block - pending_) * 8;
 #pragma unroll 1
@@ -237,9 +278,9 @@ class WgmmaPrefill {
     }
     if (begin < range.full_begin || begin + c.kv_block > range.full_end) hide(item, range, begin, s);
     if constexpr (Variant::kSoftmax && !kFixed) {
-      if (ptx::any(exceeds_base(state_, s, factor.to_base2, kSlack<c.q_type>))) {
+      if (ptx::any(exceeds_base<kShift>(state_, s, factor.to_base2, kWeightSlack))) {
         const float tops[2] = {top_of_row(s, 0), top_of_row(s, 1)};
-        return raise_maxima(state_, tops, factor.to_base2, correction);
+        return raise_maxima<kShift>(state_, tops, factor.to_base2, correction);
       }
     }
     return false;
@@ -300,20 +341,21 @@ class WgmmaPrefill {
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float l = sum_of_row(state_.l[half]);
-      const float m = kFixed ? (l == 0.0F ? -kInfinity : kMaximum<Variant>) : state_.m[half];
-      end_row(item, half, {m, l});
+      const float l = sum_of_row(state_.l[half]) * kUnshift;
+      const float top = kShift == 0 ? state_.m[half] : state_.m[half] + kShift;
+      end_row(item, half, {kFixed ? (l == 0.0F ? -kInfinity : kMaximum<Variant>) : top, l});
     }
     if (is_last(item) && item.part_row >= 0) arrive<c, Variant>(p_, params_, item, reinterpret_cast<u32*>(s_memory_ + Shape::kLastAt));
   }
 
-  /// One of the lane's rows: the four lanes that share it exchange values, so that each writes eight neighbouring dims at a time.
+  /// One of the lane's rows, kRun neighbouring dims at a time.
   __device__ __forceinline__ void end_row(const abi::WorkItem& item, int half, RowState state) {
     const int row = first_row() + 8 * half + lane_ / 4;
     const bool exists = row < item.row_count;
     const int kept = min(row, item.row_count - 1);
     const bool leads = exists && lane_ % 4 == 0;
-    const int dim = lane_ % 4 * 8;
+    const int dim = lane_ % 4 * kRun;
+    const float value_factor = kScaled ? common_scale<c.v_scale>(p_.segments[item.segment].v, item.kv_head) * kUnshift : 1.0F;
     if constexpr (c.batch_invariant) {
       if (is_chunk(item)) {
         const auto chunk = ChunkRow<c, Variant::kSoftmax>::begin(p_, kept, state, is_first(item));
@@ -321,10 +363,14 @@ class WgmmaPrefill {
         if (leads) chunk.write_state(state);
         const auto writer = RowWriter<c, Variant>::make(p_, params_, item, kept, state, 1.0F);
 #pragma unroll
-        for (int n = 0; n < kSumTiles; n += 4) {
-          float x[8];
+        for (int n = 0; n < kSumTiles; n += kRun / 2) {
+          float x[kRun];
           take_dims(n, half, x);
           if (!exists) continue;
+          if constexpr (kScaled) {
+#pragma unroll
+            for (int i = 0; i < kRun; ++i) x[i] *= value_factor;
+          }
           chunk.fold_values(8 * n + dim, x);
           if (is_last(item)) writer.write(8 * n + dim, x);
         }
@@ -332,17 +378,17 @@ class WgmmaPrefill {
         return;
       }
     }
-    const auto writer = RowWriter<c, Variant>::make(p_, params_, item, kept, state, 1.0F);
+    const auto writer = RowWriter<c, Variant>::make(p_, params_, item, kept, state, value_factor);
 #pragma unroll
-    for (int n = 0; n < kSumTiles; n += 4) {
-      float x[8];
+    for (int n = 0; n < kSumTiles; n += kRun / 2) {
+      float x[kRun];
       take_dims(n, half, x);
       if (exists) writer.write(8 * n + dim, x);
     }
     if (leads) writer.write_state();
   }
 
-  /// The eight dims of column tile n + lane % 4 of a row, of which each of its lanes has two.
+  /// Of 16 bits: the eight dims of column tile n + lane % 4 of a row, of which each of its lanes has two.
   __device__ __forceinline__ void take_dims(int n, int half, float (&x)[8]) const {
     const int own = lane_ % 4;
 #pragma unroll
@@ -363,6 +409,12 @@ class WgmmaPrefill {
     }
   }
 
+  /// Of 8 bits: the dims 4 (lane % 4) .. + 3 of column tiles n and n + 1, as wgmma_transpose.cuh has them.
+  __device__ __forceinline__ void take_dims(int n, int half, float (&x)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = o_[n + i % 2][2 * half + i / 2];
+  }
+
   const Args& p_;
   const typename Variant::Params& params_;
   u8* s_memory_;
@@ -373,8 +425,9 @@ class WgmmaPrefill {
 
   float o_[kSumTiles][4];
   FragmentState state_;
-  u32 weights_[kKeyTiles / 2][4];  // P of the step before,
-  int pending_ = 0;                // of so many keys; 0: none
+  u32 weights_[kValueProducts][4];  // P of the step before,
+  int pending_ = 0;                 // of so many keys; 0: none
+  ScoreFactor<c, Variant> factor_;  // of the item, with kScaled
   int modes_ = 0;
 };
 
@@ -390,10 +443,10 @@ __device__ __forceinline__ void run_wgmma(const Args& p) {
   const int role = ptx::warp_idx() - Shape::kWarps;
   // Registers of a block are 64 Ki: what producers give up, consumers take.
   if (role >= 0) {
-    ptx::lower_registers<24>();
+    ptx::lower_registers<Shape::kProducerRegisters>();
     produce<c, Variant>(p, unit_items(p), role, s_memory);
   } else {
-    ptx::raise_registers<240>();
+    ptx::raise_registers<Shape::kConsumerRegisters>();
     const typename Variant::Params params = Variant::load_params(p);
     WgmmaPrefill<c, Variant>(p, params, s_memory).run(unit_items(p));
   }

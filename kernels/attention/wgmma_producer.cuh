@@ -1,15 +1,18 @@
 // What the producing warps of the wgmma family do: one warp brings every step's K into its ring, another V, two bring each tile's Q; each
-// runs ahead of the consumers as far as its ring allows.
-// K and V come by the copy engine where the segment has a map: boxes of `box_tokens` keys, which lie in one page, by 64 dims, one lane for
-// each place of a box in the step; the page ids of the next step are asked for before the wait. Stores that the copy engine cannot take
-// (pages of few tokens, odd strides) are copied by the warp, a row at a time, as is Q.
-// Boxes past the item's keys are not asked for: what lies there is hidden from scores, and consumers clear such rows of V.
+// runs ahead of the consumers as far as its ring allows. Where V is laid out anew, one warp does that and one brings Q; where K and V are
+// widened, four warps more do that.
+// K and V come by the copy engine where the segment has a map: boxes of `box_tokens` keys, which lie in one page, by 128 bytes of dims, one
+// lane for each place of a box in the step; the page ids of the next step are asked for before the wait. Stores that the copy engine cannot
+// take (pages of few tokens, odd strides) are copied by the warp, a row at a time, as is Q. Boxes past the item's keys are not asked for:
+// what lies there is hidden from scores, and consumers clear such rows of V.
 #pragma once
 
 #include "attention/config.cuh"
 #include "attention/key_stream.cuh"
 #include "attention/problem.cuh"
 #include "attention/wgmma_shape.cuh"
+#include "attention/wgmma_transpose.cuh"
+#include "attention/wgmma_widen.cuh"
 #include "core/types.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
@@ -18,18 +21,36 @@
 
 namespace girih::attention {
 
+/// Elements as they lie, of one byte or two.
+template <int kBytes>
+struct ElementBits {
+  using T = u16;
+};
+template <>
+struct ElementBits<1> {
+  using T = u8;
+};
+
+inline constexpr int kBoxWidth = kStackRow / 2;  // maps have elements of two bytes
+
 /// The warp that brings K, or V.
 template <Config c, class Variant, bool kIsValue>
 class KeyProducer {
  public:
   using Shape = WgmmaShape<c, Variant>;
-  static constexpr int kStacks = kIsValue ? Shape::kValueStacks : Shape::kKeyStacks;
-  static constexpr int kStage = kIsValue ? Shape::kValueStage : Shape::kKeyStage;
+  static constexpr int kStacks = kIsValue ? Shape::kBroughtValueStacks : Shape::kBroughtKeyStacks;
+  static constexpr int kStage = kIsValue ? Shape::kBroughtValueStage : Shape::kBroughtKeyStage;
+  static constexpr bool kIsReshaped = kIsValue ? Shape::kTransposes || Shape::kWidens : Shape::kWidens;
+  static constexpr int kRing = kIsValue ? 0 : 1;  // of those that are
   static constexpr int kDims = kIsValue ? c.head_dim_vo : c.head_dim_qk;
+  static constexpr int kRow = kDims * Shape::kStored;  // bytes
   static constexpr Type kType = kIsValue ? c.v_type : c.k_type;
 
   __device__ __forceinline__ KeyProducer(const Args& p, u8* s_memory)
-      : p_(p), s_ring_(s_memory + (kIsValue ? Shape::kValuesAt : Shape::kKeysAt)), barriers_(s_memory), lane_(ptx::lane_idx()) {}
+      : p_(p),
+        s_ring_(s_memory + (kIsValue ? Shape::kBroughtValuesAt : Shape::kBroughtKeysAt)),
+        barriers_(s_memory),
+        lane_(ptx::lane_idx()) {}
 
   __device__ __forceinline__ void run(UnitItems items) {
 #pragma unroll 1
@@ -46,9 +67,15 @@ class KeyProducer {
   }
 
  private:
-  __device__ __forceinline__ int stage() const { return stage_of<Shape>(step_); }
-  __device__ __forceinline__ u64* full() const { return kIsValue ? barriers_.value_full(stage()) : barriers_.key_full(stage()); }
-  __device__ __forceinline__ u64* empty() const { return kIsValue ? barriers_.value_empty(stage()) : barriers_.key_empty(stage()); }
+  __device__ __forceinline__ int stage() const { return stage_of<Shape::kStages>(step_); }
+  __device__ __forceinline__ u64* full() const {
+    if constexpr (kIsReshaped) return barriers_.brought_full(kRing, stage());
+    return kIsValue ? barriers_.value_full(stage()) : barriers_.key_full(stage());
+  }
+  __device__ __forceinline__ u64* empty() const {
+    if constexpr (kIsReshaped) return barriers_.brought_empty(kRing, stage());
+    return kIsValue ? barriers_.value_empty(stage()) : barriers_.key_empty(stage());
+  }
   __device__ __forceinline__ const abi::PlaneArg& plane(const abi::SegmentArg& segment) const { return kIsValue ? segment.v : segment.k; }
 
   __device__ __forceinline__ void bring_boxes(const abi::WorkItem& item, const abi::SegmentArg& segment, i64 table_begin) {
@@ -68,7 +95,7 @@ class KeyProducer {
       exists = exists && key < end;
       if (exists) page = page_of(segment, table_begin, key);
       const int boxes = (min(Shape::kStepKeys, end - begin) + box - 1) / box;
-      ptx::mbarrier_wait(empty(), parity_of<Shape>(step_) ^ 1U);
+      ptx::mbarrier_wait(empty(), parity_of<Shape::kStages>(step_) ^ 1U);
       if (lane_ == 0) {
         ptx::mbarrier_arrive_expect(full(), static_cast<u32>(boxes * box * kStacks * kStackRow));
         ptx::mbarrier_arrive_many(full(), kFullArrivals - 1);
@@ -76,7 +103,7 @@ class KeyProducer {
       if (own) {
         u8* s_rows = s_ring_ + stage() * kStage + lane_ * box * kStackRow;
 #pragma unroll
-        for (int i = 0; i < kStacks; ++i) ptx::tma_load(s_rows + i * Shape::kStack, map, i * kStackDims, head, slot, own_page, full());
+        for (int i = 0; i < kStacks; ++i) ptx::tma_load(s_rows + i * Shape::kStack, map, i * kBoxWidth, head, slot, own_page, full());
       }
       ptx::sync_warp();
       ++step_;
@@ -96,13 +123,13 @@ class KeyProducer {
   /// The copies land while the next step's are issued: consumers order them before their products.
   __device__ __forceinline__ void bring_rows(const abi::WorkItem& item, const abi::SegmentArg& segment, i64 table_begin) {
     const abi::PlaneArg& from = plane(segment);
-    const bool whole = copies_whole_chunks<kType>(from, 2 * kDims);
+    const bool whole = copies_whole_chunks<kType>(from, kRow);
     const int end = item.kv_end;
     const int head = item.kv_head;
     i32 page = item.kv_begin + lane_ < end ? page_of(segment, table_begin, item.kv_begin + lane_) : 0;
 #pragma unroll 1
     for (int begin = item.kv_begin; begin < end; begin += Shape::kStepKeys) {
-      ptx::mbarrier_wait(empty(), parity_of<Shape>(step_) ^ 1U);
+      ptx::mbarrier_wait(empty(), parity_of<Shape::kStages>(step_) ^ 1U);
 #pragma unroll 1
       for (int first = 0; first < Shape::kStepKeys; first += ptx::kWarp) {
         const int key = begin + first + lane_;
@@ -135,17 +162,20 @@ class KeyProducer {
       const u8* source = shuffle_pointer(g_row, row);
 #pragma unroll
       for (int i = 0; i < kStacks; ++i) {
-        const int dim = i * kStackDims + 8 * chunk;
-        if (dim < kDims) ptx::cp_async_16(s_rows + i * Shape::kStack + stack_offset(row, chunk), source + 2 * dim, source != nullptr);
+        const int at = i * kStackRow + 16 * chunk;
+        if (at < kRow) ptx::cp_async_16(s_rows + i * Shape::kStack + stack_offset(row, chunk), source + at, source != nullptr);
       }
     }
   }
   /// This lane's row.
   __device__ __forceinline__ void gather_row(u8* s_rows, const u8* g_row, i64 dim_stride) const {
+    using Bits = typename ElementBits<Shape::kStored>::T;
+    constexpr int kOfChunk = 16 / Shape::kStored;
 #pragma unroll 1
     for (int dim = 0; dim < kDims; ++dim) {
-      u8* s_chunk = s_rows + dim / kStackDims * Shape::kStack + stack_offset(lane_, dim / 8);
-      reinterpret_cast<u16*>(s_chunk)[dim % 8] = g_row != nullptr ? *reinterpret_cast<const u16*>(g_row + dim * dim_stride) : u16{0};
+      u8* s_chunk = s_rows + dim / (8 * kOfChunk) * Shape::kStack + stack_offset(lane_, dim / kOfChunk);
+      reinterpret_cast<Bits*>(s_chunk)[dim % kOfChunk] =
+          g_row != nullptr ? *reinterpret_cast<const Bits*>(g_row + dim * dim_stride) : Bits{0};
     }
   }
 
@@ -170,12 +200,14 @@ __device__ __forceinline__ void describe_rows(const Args& p, const abi::WorkItem
   }
 }
 
-/// The warps that bring Q, `part` of kQueryWarps of a tile's rows each. Rows past the tile's last one are zeros.
+/// The warps that bring Q, `part` of Shape::kQueryWarps of a tile's rows each. Rows past the tile's last one are zeros.
 template <Config c, class Variant>
 __device__ __forceinline__ void produce_query(const Args& p, UnitItems items, int part, u8* s_memory) {
   using Shape = WgmmaShape<c, Variant>;
-  constexpr int kRows = c.tile_rows / kQueryWarps;
-  constexpr int kChunks = c.head_dim_qk / 8;
+  using Bits = typename ElementBits<Shape::kElement>::T;
+  constexpr int kRows = c.tile_rows / Shape::kQueryWarps;
+  constexpr int kOfChunk = 16 / Shape::kElement;
+  constexpr int kChunks = c.head_dim_qk / kOfChunk;
   const WgmmaBarriers<Shape> barriers(s_memory);
   const int lane = ptx::lane_idx();
   const bool whole = rows_aligned(p.q, 16);
@@ -197,8 +229,8 @@ __device__ __forceinline__ void produce_query(const Args& p, UnitItems items, in
         ptx::cp_async_16(s_chunk, g_chunk, exists);
       } else {
 #pragma unroll 1
-        for (int j = 0; j < 8; ++j) {
-          reinterpret_cast<u16*>(s_chunk)[j] = exists ? reinterpret_cast<const u16*>(g_chunk)[j] : u16{0};
+        for (int j = 0; j < kOfChunk; ++j) {
+          reinterpret_cast<Bits*>(s_chunk)[j] = exists ? reinterpret_cast<const Bits*>(g_chunk)[j] : Bits{0};
         }
       }
     }
@@ -220,6 +252,10 @@ __device__ __forceinline__ void produce(const Args& p, UnitItems items, int role
     KeyProducer<c, Variant, false>(p, s_memory).run(items);
   } else if (role == 1) {
     KeyProducer<c, Variant, true>(p, s_memory).run(items);
+  } else if (WgmmaShape<c, Variant>::kTransposes && role == 3) {
+    if constexpr (WgmmaShape<c, Variant>::kTransposes) transpose_values<c, Variant>(items, s_memory);
+  } else if (WgmmaShape<c, Variant>::kWidens && role >= kGroupWarps) {
+    if constexpr (WgmmaShape<c, Variant>::kWidens) widen_keys<c, Variant>(items, role - kGroupWarps, s_memory);
   } else {
     produce_query<c, Variant>(p, items, role - 2, s_memory);
   }

@@ -31,7 +31,8 @@ struct CudaRequest {
   const AttentionSpec& spec;  // normalised
   const variant::Program& program;
   const cuda::DeviceInfo& device;
-  std::int64_t max_rows;  // packed rows of a group at most
+  std::int64_t max_rows;         // packed rows of a group at most
+  std::string_view wanted = {};  // the family that the caller asks for; empty: the table's choice
 };
 
 struct CudaFamily {

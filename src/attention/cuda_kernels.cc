@@ -105,7 +105,7 @@ const CudaFamily& choose_family(const CudaRequest& request, std::string_view wan
 CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Program& program, const cuda::DeviceInfo& device,
                                 std::string_view family, std::int64_t max_rows) {
   if (device.arch < 75) fail(Code::unsupported, kOp, "device is sm_{}; kernels exist from sm_75 on", device.arch);
-  const CudaRequest request{spec, program, device, max_rows};
+  const CudaRequest request{spec, program, device, max_rows, family};
   CudaKernels kernels;
   for (int c = 0; c < kNumClasses; ++c) {
     const CudaFamily& chosen = choose_family(request, family, c);

@@ -1,4 +1,5 @@
-// The wgmma family's tiles (kernels/attention/wgmma.cuh): large tiles of 16-bit Q, K and V on Hopper.
+// The wgmma family's tiles (kernels/attention/wgmma.cuh): large tiles of 16-bit Q, K and V on Hopper; where it is asked for, of e4m3,
+// and of 16-bit Q beside keys of 8 bits.
 #include <algorithm>
 #include <array>
 
@@ -12,33 +13,83 @@ namespace {
 
 constexpr int kTileRows = 128;  // of two warpgroups
 constexpr int kProducers = 128;
-constexpr int kThreads = 2 * 128 + kProducers;
-constexpr int kStages = 2;
-constexpr int kStackDims = 64;  // a row of shared memory has 128 bytes
+constexpr int kWideners = 128;  // producers more where K and V are widened
+constexpr int kConsumers = 2 * 128;
+constexpr std::int64_t kStackRow = 128;  // bytes of a row of shared memory
 
-/// Keys a step, longest first: the widths that kernels/ptx/wgmma.cuh has.
-constexpr std::array<int, 4> kSteps = {176, 128, 96, 64};
+struct Shape {
+  int step = 0;    // keys
+  int stages = 2;  // of K, and of V as it is brought
+};
+/// Longest steps first: the widths that kernels/ptx/wgmma.cuh has.
+constexpr std::array<Shape, 4> kShapes16 = {{{176, 2}, {128, 2}, {96, 2}, {64, 2}}};
+/// Of 8 bits, the widths of wgmma_fp8.cuh: steps take half the time, so more of them are under way.
+constexpr std::array<Shape, 6> kShapes8 = {{{128, 4}, {128, 2}, {96, 4}, {96, 2}, {64, 4}, {64, 2}}};
+/// Widened, with the codes in shared memory as well.
+constexpr std::array<Shape, 5> kShapesWidened = {{{128, 2}, {128, 1}, {96, 2}, {64, 2}, {64, 1}}};
+constexpr int kConsumedStages = 2;  // of V that is transposed, and of K and V that are widened
+
+bool is_fp8(const AttentionSpec& spec) { return bits(spec.q_dtype) == 8; }
+bool is_widened(const AttentionSpec& spec) { return bits(spec.k_dtype) < bits(spec.q_dtype); }
 
 bool keeps_rows(const CudaRequest& request) { return !request.program.mask.empty() || !request.program.logits.empty(); }
 
-std::int64_t shared_bytes(const CudaRequest& request, int step) {
-  const std::int64_t key_row = round_up(request.spec.head_dim_qk, kStackDims) * 2;
-  const std::int64_t value_row = round_up(request.spec.head_dim_vo, kStackDims) * 2;
+std::int64_t shared_bytes(const CudaRequest& request, Shape shape) {
+  const std::int64_t size = bits(request.spec.q_dtype) / 8;
+  const std::int64_t key_row = round_up(request.spec.head_dim_qk * size, kStackRow);
+  const std::int64_t value_row = round_up(request.spec.head_dim_vo * size, kStackRow);
   const std::int64_t rows = keeps_rows(request) ? kTileRows * 64 : 0;
-  return kStages * step * (key_row + value_row) + kTileRows * key_row + rows + (4 * kStages + 2) * 8 + 16;
+  std::int64_t keys = shape.stages * shape.step * (key_row + value_row);
+  std::int64_t rings = 2 * shape.stages;
+  if (is_fp8(request.spec)) {
+    keys += kConsumedStages * request.spec.head_dim_vo * kStackRow;
+    rings += kConsumedStages;
+  } else if (is_widened(request.spec)) {
+    const std::int64_t stored = round_up(request.spec.head_dim_qk, kStackRow) + round_up(request.spec.head_dim_vo, kStackRow);
+    keys = shape.step * (kConsumedStages * (key_row + value_row) + shape.stages * stored);
+    rings += 2 * kConsumedStages;
+  }
+  return keys + kTileRows * key_row + rows + (2 * rings + 2) * 8 + 16;
 }
 
-/// Registers of a consumer: its share of O, of S, and of P as 16-bit pairs; 44 are left for all else.
-bool has_registers(const AttentionSpec& spec, int step) { return spec.head_dim_vo / 2 + step / 2 + step / 4 <= 240 - 44; }
+/// Registers of a consumer: its share of O, of S, and of P as pairs (e4m3: fours); 44 are left for all else.
+bool has_registers(const AttentionSpec& spec, int step) {
+  const int given = is_widened(spec) ? 216 : is_fp8(spec) ? 232 : 240;
+  return spec.head_dim_vo / 2 + step / 2 + step / (is_fp8(spec) ? 8 : 4) <= given - 44;
+}
 
-/// 0: none fits.
-int step_of(const CudaRequest& request) {
-  const auto fits = [&](int step) {
-    if (request.spec.batch_invariant && kInvariantChunk % step != 0) return false;
-    return has_registers(request.spec, step) && shared_bytes(request, step) <= request.device.shared_per_block;
+/// step 0: none fits.
+Shape shape_of(const CudaRequest& request) {
+  const auto fits = [&](Shape shape) {
+    if (request.spec.batch_invariant && kInvariantChunk % shape.step != 0) return false;
+    return has_registers(request.spec, shape.step) && shared_bytes(request, shape) <= request.device.shared_per_block;
   };
-  const auto* found = std::find_if(kSteps.begin(), kSteps.end(), fits);
-  return found == kSteps.end() ? 0 : *found;
+  const auto first = [&](const auto& shapes) {
+    const auto found = std::find_if(shapes.begin(), shapes.end(), fits);
+    return found == shapes.end() ? Shape{} : *found;
+  };
+  return is_widened(request.spec) ? first(kShapesWidened) : is_fp8(request.spec) ? first(kShapes8) : first(kShapes16);
+}
+
+/// Of Q, K and V's types; empty where they are served.
+std::string types_refusal(const CudaRequest& request) {
+  const AttentionSpec& s = request.spec;
+  if (is_fp8(s)) {
+    if (s.k_dtype != DType::e4m3 || s.v_dtype != DType::e4m3) return "Q of e4m3 needs K and V of e4m3";
+    if (s.k_scale == ScaleGranularity::token_head || s.v_scale == ScaleGranularity::token_head)
+      return "scales of single keys (token_head) beside Q of e4m3";
+    if (!request.program.softmax) return "weights that are no softmax may exceed e4m3";
+    if (s.head_dim_qk % 32 != 0) return "head_dim_qk must be a multiple of 32 where Q is e4m3";
+    if (request.wanted != "wgmma") return "e4m3 has not run on hardware yet: ask for family=wgmma";
+    return {};
+  }
+  if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return "q_dtype must be f16, bf16 or e4m3";
+  if (!request.program.softmax && s.q_dtype == DType::f16) return "weights that are no softmax may exceed f16";
+  if (s.k_dtype == s.q_dtype && s.v_dtype == s.q_dtype) return {};
+  if (bits(s.k_dtype) != 8 || bits(s.v_dtype) != 8) return "K and V must have Q's type, or both one of 8 bits";
+  if (s.k_scale == ScaleGranularity::token_head || s.v_scale == ScaleGranularity::token_head) return "scales of single keys (token_head)";
+  if (request.wanted != "wgmma") return "K and V of 8 bits have not run on hardware yet: ask for family=wgmma";
+  return {};
 }
 
 std::string wgmma_refusal(const CudaRequest& request, int tile_class) {
@@ -46,30 +97,28 @@ std::string wgmma_refusal(const CudaRequest& request, int tile_class) {
   const variant::Program& v = request.program;
   if (request.device.arch != 90) return "needs sm_90";
   if (tile_class == kSmall) return "takes large tiles only";
-  if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return "q_dtype must be f16 or bf16";
-  if (s.k_dtype != s.q_dtype || s.v_dtype != s.q_dtype) return "K and V must have Q's type";
   if (s.v_is_k || s.head_dim_rope > 0) return "K in two tensors, and V in K's";
   if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";
-  if (!v.softmax && s.q_dtype == DType::f16) return "weights that are no softmax may exceed f16";
+  if (std::string refusal = types_refusal(request); !refusal.empty()) return refusal;
   constexpr std::array<int, 5> kValueDims = {64, 96, 128, 192, 256};
   if (std::find(kValueDims.begin(), kValueDims.end(), s.head_dim_vo) == kValueDims.end())
     return "head_dim_vo must be 64, 96, 128, 192 or 256";
   if (s.head_dim_qk % 16 != 0 || s.head_dim_qk < 64 || s.head_dim_qk > 256) return "head_dim_qk must be a multiple of 16 from 64 to 256";
-  if (step_of(request) == 0) return "no tile fits the device's shared memory";
+  if (shape_of(request).step == 0) return "no tile fits the device's shared memory";
   return {};
 }
 
 CudaTile wgmma_tile(const CudaRequest& request, int) {
-  const int step = step_of(request);
+  const Shape shape = shape_of(request);
   CudaTile tile;
-  tile.threads = kThreads;
-  tile.producers = kProducers;
-  tile.stages = kStages;
-  tile.shared_bytes = shared_bytes(request, step);
+  tile.producers = kProducers + (is_widened(request.spec) ? kWideners : 0);
+  tile.threads = kConsumers + tile.producers;
+  tile.stages = shape.stages;
+  tile.shared_bytes = shared_bytes(request, shape);
   tile.math = variant::CudaMath::approximate;
   // A step costs the same whatever rows a tile has; a tile's beginning (the first scores, with no sums to add meanwhile) and its end are
   // worth about four.
-  tile.tune = {.tile_rows = kTileRows, .kv_block = step, .cost_piece = 4 * step, .cost_block = step, .cost_block_row = 0};
+  tile.tune = {.tile_rows = kTileRows, .kv_block = shape.step, .cost_piece = 4 * shape.step, .cost_block = shape.step, .cost_block_row = 0};
   return tile;
 }
 

@@ -12,14 +12,16 @@ namespace {
 constexpr std::int64_t kMaxExtent = INT32_MAX;  // coordinates are 32-bit
 constexpr std::int64_t kMaxStride = std::int64_t{1} << 40;
 
+/// Elements of 8 bits go by twos.
 bool describe(const KvPlane& plane, const KvStore& store, std::int64_t dims, std::int64_t heads, int box_tokens, abi::TensorBox& box) {
   const bool endless = store.page_size == kEndlessPage;
+  const std::int64_t size = bits(plane.dtype) / 8;
   box = {.data = plane.data,
-         .extent = {dims, heads, endless ? store.num_pages : store.page_size, endless ? 1 : store.num_pages},
+         .extent = {dims * size / 2, heads, endless ? store.num_pages : store.page_size, endless ? 1 : store.num_pages},
          .stride = {2, plane.head_byte_stride, plane.token_byte_stride, endless ? 0 : plane.page_byte_stride},
          .box = {64, 1, box_tokens, 1}};
   if (reinterpret_cast<std::uintptr_t>(plane.data) % 16 != 0) return false;
-  if (plane.dim_byte_stride != 0 && plane.dim_byte_stride != 2) return false;
+  if (plane.dim_byte_stride != 0 && plane.dim_byte_stride != size) return false;
   for (int i = 1; i < abi::TensorBox::kDims; ++i) {
     if (box.extent[i] < 1 || box.extent[i] > kMaxExtent) return false;
     if (box.extent[i] == 1) box.stride[i] = 16;  // any

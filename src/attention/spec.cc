@@ -25,6 +25,8 @@ std::vector<AttentionCapability> attention_capabilities() {
                                .features = all};
   };
   // The first row of a device is what its specs are checked against: the family that takes everything the device does.
+  AttentionCapability floor = row(DeviceKind::cuda, "floor");
+  floor.q_dtypes.push_back(DType::e4m3);  // here and in wgmma: where the family is asked for
   AttentionCapability mma = row(DeviceKind::cuda, "mma");
   mma.q_dtypes = {DType::f16, DType::bf16};
   mma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8, DType::nvfp4, DType::mxfp4};
@@ -33,10 +35,11 @@ std::vector<AttentionCapability> attention_capabilities() {
   std::erase(mma.features, "transforms");
   AttentionCapability wgmma = mma;
   wgmma.family = "wgmma";
-  wgmma.kv_dtypes = mma.q_dtypes;
+  wgmma.q_dtypes.push_back(DType::e4m3);
+  wgmma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8};  // 8 bits: likewise
   std::erase(wgmma.features, "mla");
   std::erase(wgmma.features, "two_part_qk");
-  return {row(DeviceKind::cpu, "cpu"), row(DeviceKind::cuda, "floor"), std::move(mma), std::move(wgmma)};
+  return {row(DeviceKind::cpu, "cpu"), std::move(floor), std::move(mma), std::move(wgmma)};
 }
 
 namespace attention {

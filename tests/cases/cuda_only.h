@@ -85,6 +85,92 @@ inline AttentionCase capped_empty_case() {
 
 }  // namespace cuda_only
 
+/// Keys of 8 bits beside 16-bit Q in tiles of many rows, which kernels may widen: every width of rows, pages that boxes bring and those
+/// that are copied by rows, K and V of two types, masks, hooks, cascade levels and batch invariance.
+inline std::vector<AttentionCase> widened_key_cases() {
+  using G = ScaleGranularity;
+  std::vector<AttentionCase> cases;
+  const auto add = [&cases](std::string name, AttentionSpec spec, DType k, DType v, const Lengths& l, Layout layout,
+                            std::int64_t page_size = 16) -> AttentionCase& {
+    set_kv(spec, k, G::head, v, G::tensor);
+    cases.push_back(make_case("kv8_" + std::move(name), spec, l, layout, page_size));
+    return cases.back();
+  };
+  const Lengths mixed = lengths("mixed");
+  const Lengths prefill{"", {150, 0, 70}, {333, 5, 70}};
+  const AttentionSpec d128 = make_spec(6, 2, 128);
+  AttentionSpec half = d128;
+  half.q_dtype = DType::f16;
+  add("paged", d128, DType::e4m3, DType::e4m3, prefill, Layout::nhd);
+  add("ragged", d128, DType::e4m3, DType::e4m3, prefill, Layout::ragged);
+  add("page_of_5", d128, DType::e4m3, DType::e4m3, mixed, Layout::nhd, 5);
+  add("token_contiguous_v", d128, DType::e4m3, DType::e4m3, mixed, Layout::token_contiguous_v);
+  add("f16_e4m3_e5m2", half, DType::e4m3, DType::e5m2, prefill, Layout::hnd, 24);
+  add("f16_i8", half, DType::i8, DType::i8, mixed, Layout::nhd);
+  add("i8_e4m3", d128, DType::i8, DType::e4m3, mixed, Layout::padded);
+  for (const auto& [qk, vo] : {std::pair{96, 96}, {192, 128}, {112, 192}})
+    add(fmt::format("dim{}x{}", qk, vo), make_spec(4, 2, qk, vo), DType::e4m3, DType::e4m3, mixed, Layout::nhd);
+  add("full", d128, DType::e5m2, DType::e5m2, prefill, Layout::ragged).spec.variant.mask = {};
+  add("soft_cap", d128, DType::e4m3, DType::e4m3, mixed, Layout::nhd).spec.variant.logits = variants::soft_cap(30.0F);
+  AttentionCase& sum = add("sigmoid", d128, DType::e4m3, DType::e4m3, mixed, Layout::nhd);
+  sum.spec.lse = LseKind::none;
+  sum.spec.variant.softmax = false;
+  sum.spec.variant.logits = variants::sigmoid_logits(-1.0F);
+  add("invariant", make_spec(4, 2, 64), DType::e4m3, DType::e4m3, {"", {60, 3}, {4200, 2100}}, Layout::nhd).spec.batch_invariant = true;
+  AttentionCase& levels = add("cascade", d128, DType::e4m3, DType::e4m3, {"", {1, 12, 30}, {30, 12, 40}}, Layout::nhd);
+  SegmentCase shared = levels.segments[0];
+  shared.qo_indptr = {0, 43};
+  shared.kv_len = {192};
+  levels.segments.insert(levels.segments.begin(), shared);
+  return cases;
+}
+
+/// Q, K and V of e4m3: every width of rows that kernels have, pages that boxes bring and those that are copied by rows, keys at any stride,
+/// ragged keys, masks, hooks, cascade levels and batch invariance. Q's scale is part of sm_scale.
+inline std::vector<AttentionCase> fp8_query_cases() {
+  using G = ScaleGranularity;
+  std::vector<AttentionCase> cases;
+  const auto add = [&cases](std::string name, AttentionSpec spec, const Lengths& l, Layout layout, std::int64_t page_size = 16,
+                            G scale = G::head) -> AttentionCase& {
+    spec.q_dtype = DType::e4m3;
+    spec.sm_scale = 1 / (30 * std::sqrt(static_cast<double>(spec.head_dim_qk)));
+    set_kv(spec, DType::e4m3, scale, DType::e4m3, scale);
+    cases.push_back(make_case("fp8_" + std::move(name), spec, l, layout, page_size));
+    return cases.back();
+  };
+  const Lengths mixed = lengths("mixed");
+  const Lengths prefill{"", {150, 0, 70}, {333, 5, 70}};
+  const AttentionSpec d128 = make_spec(6, 2, 128);
+  add("paged", d128, prefill, Layout::nhd);
+  add("ragged", d128, prefill, Layout::ragged);
+  add("hnd", d128, mixed, Layout::hnd, 64);
+  add("page_of_5", d128, mixed, Layout::nhd, 5);
+  add("page_of_24", d128, mixed, Layout::nhd, 24);
+  add("strides_of_one", d128, mixed, Layout::padded);
+  add("token_contiguous_v", d128, mixed, Layout::token_contiguous_v);
+  add("tensor_scales", make_spec(4, 1, 128), mixed, Layout::nhd, 16, G::tensor).spec.o_dtype = DType::bf16;
+  for (const auto& [qk, vo] : {std::pair{64, 64}, {96, 96}, {192, 128}, {256, 256}, {128, 192}})
+    add(fmt::format("dim{}x{}", qk, vo), make_spec(4, 2, qk, vo), mixed, Layout::nhd);
+  add("full", d128, prefill, Layout::ragged).spec.variant.mask = {};
+  add("window", d128, prefill, Layout::nhd).spec.variant.mask = variants::window(40, 3);
+  add("soft_cap", d128, mixed, Layout::nhd).spec.variant.logits = variants::soft_cap(30.0F);
+  add("negative_scale", d128, mixed, Layout::nhd).spec.sm_scale *= -1;
+  AttentionCase& sinks = add("sinks", d128, mixed, Layout::nhd);
+  sinks.spec.variant.sink = variants::sinks();
+  sinks.params = {{"sinks", ParamTime::run, std::vector<float>{0.5F, -1.0F, 2.0F, 0.0F, 1.0F, -3.0F}}};
+  add("invariant", make_spec(4, 2, 64), {"", {60, 3}, {4200, 2100}}, Layout::nhd).spec.batch_invariant = true;
+  AttentionCase& levels = add("cascade", d128, {"", {1, 12, 30}, {30, 12, 40}}, Layout::nhd);
+  SegmentCase shared = levels.segments[0];
+  shared.qo_indptr = {0, 43};
+  shared.kv_len = {192};
+  levels.segments.insert(levels.segments.begin(), shared);
+  // Rows whose scores rise from key to key and far apart: maxima are raised again and again, and weights vanish.
+  AttentionCase& rising = add("rising_scores", d128, {"", {140}, {400}}, Layout::nhd);
+  rising.spec.variant.mask = {};
+  rising.spec.variant.logits = score() + 0.05 * kv_pos();
+  return cases;
+}
+
 inline std::vector<AttentionCase> cuda_only_cases() {
   return {cuda_only::text_case("cuda_text_mixed", lengths("mixed")), cuda_only::text_case("cuda_text_prefill", lengths("prefill")),
           cuda_only::page_positions_case(), cuda_only::far_positions_case(), cuda_only::capped_empty_case()};

@@ -592,6 +592,7 @@ inline std::vector<ref::RowResult> reference(const Problem& p) {
 class Outputs {
  public:
   bool bf16_weights = false;  // the kernel rounds weights to bf16
+  bool e4m3_weights = false;  // or to e4m3
   explicit Outputs(const Problem& p)
       : tokens_(p.num_tokens()), heads_(p.spec.num_qo_heads), dim_(p.spec.head_dim_vo), dtype_(p.spec.o_dtype) {
     const std::int64_t item = bits(dtype_) / 8;

@@ -33,6 +33,7 @@ struct ServingCase {
   std::vector<std::string> twins{};                ///< cases to be timed in turns with this one: a ratio to them is of interest
   bool scaling = false;                            ///< to be timed with one worker, too
   std::int64_t page_size = kServingPageSize;       ///< or kEndlessPage: a ragged store
+  std::string family{};                            ///< on CUDA: kernels that the table does not choose by itself
 };
 
 /// The logit of every sink.

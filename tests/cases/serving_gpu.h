@@ -98,6 +98,14 @@ class GpuServingTable {
     add("append16-b16-kv4096", gqa, Lens(16, 16), Lens(16, 4096));
     add("prefill-causal-8192-e4m3", spec_of(32, 8, 128, DType::e4m3), {8192}, {8192}, kEndlessPage);
     add("append16-b16-kv4096-e4m3", spec_of(32, 8, 128, DType::e4m3), Lens(16, 16), Lens(16, 4096));
+    AttentionSpec fp8 = spec_of(32, 8, 128, DType::e4m3);
+    fp8.q_dtype = DType::e4m3;
+    for (const std::int64_t page_size : {kEndlessPage, kServingPageSize}) {
+      for (const std::int64_t len : {8192, 16384}) {
+        const std::string name = fmt::format("prefill-causal-{}-fp8{}", len, page_size == kEndlessPage ? "" : "-page16");
+        add(name, fp8, {len}, {len}, page_size).family = "wgmma";
+      }
+    }
     add("prefill-d64-causal-8192", spec_of(32, 8, 64), {8192}, {8192}, kEndlessPage);
     add("prefill-d256-causal-8192", spec_of(16, 8, 256), {8192}, {8192}, kEndlessPage);
     Lens qo_lens(31, 1);

@@ -19,8 +19,8 @@ using cases::Problem;
 
 std::vector<AttentionCase> all_cases() {
   std::vector<AttentionCase> all;
-  for (auto list :
-       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases()}) {
+  for (auto list : {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases(),
+                    cases::widened_key_cases()}) {
     for (AttentionCase& c : list) all.push_back(std::move(c));
   }
   return all;
@@ -49,10 +49,16 @@ std::vector<CaseRun> all_runs() {
   std::vector<CaseRun> all;
   for (const AttentionCase& c : all_cases()) add_runs(c, true, all);
   for (const AttentionCase& c : cases::regression_cases()) add_runs(c, false, all);
+  for (const AttentionCase& c : cases::widened_key_cases()) all.push_back({"wgmma", c});  // only where asked for
+  for (const AttentionCase& c : cases::fp8_query_cases()) {
+    for (const char* family : {"wgmma", "floor"}) all.push_back({family, c});
+  }
   return all;
 }
 
 std::string name_of(const CaseRun& run) { return run.c.name + "_" + (*run.family == '\0' ? "chosen" : run.family); }
+
+bool has_family(const CaseRun& run) { return run.family != std::string_view("wgmma") || gpu().context->cuda().device->info().arch == 90; }
 
 /// Compiles the kernels of the cases that will run, so that the time of tests is that of running.
 class WarmUp : public testing::Environment {
@@ -72,7 +78,7 @@ class WarmUp : public testing::Environment {
     std::set<std::string> seen;
     std::vector<jit::KernelSource> sources;
     for (const CaseRun& run : all_runs()) {
-      if (!chosen.contains(name_of(run))) continue;
+      if (!chosen.contains(name_of(run)) || !has_family(run)) continue;
       const Problem p(run.c);
       const auto state =
           attention::make_cuda_state(runtime.device->info(), 0, p.c.spec, p.limits, {.num_units = 0, .num_sms = 0, .family = run.family});
@@ -95,6 +101,7 @@ class AttentionCuda : public testing::TestWithParam<CaseRun> {};
 TEST_P(AttentionCuda, MatchesReference) {
   GIRIH_NEEDS_GPU();
   const auto& [family, c] = GetParam();
+  if (!has_family(GetParam())) GTEST_SKIP() << "the GPU is not of sm_90";
   const Problem p(c);
   EXPECT_TRUE(cases::matches(p, cases::reference(p), execute(p, {.num_units = 0, .num_sms = 0, .family = family})));
 }

@@ -156,7 +156,9 @@ cases::Outputs execute(const cases::Problem& p, const Schedule& schedule, std::u
   cases::Outputs out = std::move(problem.outputs());
   for (int c = 0; c < attention::kNumClasses; ++c) {
     const bool runs = attention::class_units(schedule.state(), c) > 0;
-    out.bf16_weights = out.bf16_weights || (runs && schedule.state().cuda->kernels.classes[c].family != "floor");
+    const std::string& family = schedule.state().cuda->kernels.classes[c].family;
+    out.bf16_weights = out.bf16_weights || (runs && family != "floor");
+    out.e4m3_weights = out.e4m3_weights || (runs && family == "wgmma" && bits(p.c.spec.q_dtype) == 8);
   }
   return out;
 }

@@ -81,13 +81,18 @@ TEST(Ptx, BoxesAndWarpgroupProductsLieWhereTheEmulatorHasThem) {
   if (runtime.device->info().arch != 90) GTEST_SKIP() << "the GPU is not of sm_90";
   const cuda::CurrentDevice current(*runtime.device);
   const cuda::Driver& driver = gpu().driver();
-  for (const bool half : {false, true}) {
+  constexpr std::array<const char*, 3> kTypes{"bf16", "f16", "e4m3"};
+  for (std::size_t type = 0; type < kTypes.size(); ++type) {
     std::uint32_t state = 4711;
     std::vector<std::uint16_t> rows(static_cast<std::size_t>(ptx_check::kProductRows) * 64);
     for (std::uint16_t& code : rows) {
       state = state * 1664525U + 1013904223U;
       const auto x = static_cast<float>(static_cast<int>(state >> 24) % 5 - 2);
-      code = half ? encode_f16(x) : encode_bf16(x);
+      // Sums of e4m3 products may have few bits: these stay small.
+      const auto byte = [](std::uint32_t draw) { return encode_e4m3(static_cast<float>(static_cast<int>(draw % 3) - 1)); };
+      code = type == 0   ? encode_bf16(x)
+             : type == 1 ? encode_f16(x)
+                         : static_cast<std::uint16_t>(byte(state >> 24) | byte(state >> 12 & 0xfffU) << 8);
     }
     const auto bytes = static_cast<std::int64_t>(rows.size() * 2);
     const auto box = [&](const void* data) {
@@ -105,7 +110,7 @@ TEST(Ptx, BoxesAndWarpgroupProductsLieWhereTheEmulatorHasThem) {
     const std::int64_t shared_bytes = ptx_check::kProductSharedBytes;
     const jit::Kernel& kernel = *runtime.load({&source, 1}, {&shared_bytes, 1})[0];
     const cuda::DeviceBuffer device_in(runtime.device, bytes);
-    const cuda::DeviceBuffer device_out(runtime.device, ptx_check::product_words() * 4);
+    const cuda::DeviceBuffer device_out(runtime.device, std::ssize(want) * 4);
     driver.copy_to_device(device_in.pointer(), rows.data(), bytes, nullptr);
     struct {
       abi::TensorMap map;
@@ -113,12 +118,13 @@ TEST(Ptx, BoxesAndWarpgroupProductsLieWhereTheEmulatorHasThem) {
     } const params{driver.encode(box(device_in.data())), static_cast<std::uint32_t*>(device_out.data())};
     driver.launch({.function = kernel.function, .num_blocks = 1, .num_threads = 128, .shared_bytes = shared_bytes}, &params);
     Words got(want.size());
-    driver.copy_to_host(got.data(), device_out.pointer(), ptx_check::product_words() * 4, nullptr);
+    driver.copy_to_host(got.data(), device_out.pointer(), std::ssize(want) * 4, nullptr);
     driver.synchronize(nullptr);
+    const auto products = static_cast<std::size_t>(ptx_check::product_words());
     for (std::size_t i = 0; i < got.size(); ++i) {
-      const std::size_t words = got.size() / 256;
-      if (i / words % 2 != (half ? 1U : 0U)) continue;  // the other type's reading of these codes
-      ASSERT_EQ(got[i], want[i]) << (half ? "f16" : "bf16") << ", thread " << i / (2 * words) << ", word " << i % words;
+      const std::size_t words = products / (128 * kTypes.size());
+      if (i < products ? i / words % kTypes.size() != type : type != 2) continue;  // the other types' reading of these codes
+      ASSERT_EQ(got[i], want[i]) << kTypes[type] << ", thread " << i / (kTypes.size() * words) << ", word " << i % words;
     }
   }
 }

@@ -75,7 +75,8 @@ inline cases::AttentionCase many_row_values_case() {
   return c;
 }
 
-/// Infinities and NaN in Q, K and V of 8 bits; all keys are visible. e4m3 has no infinities, i8 neither.
+/// Infinities and NaN in K and V of 8 bits and Q of 16, and NaN in all three of e4m3; all keys are visible. e4m3 has no infinities, i8
+/// neither.
 inline std::vector<cases::AttentionCase> non_finite_cases() {
   std::vector<cases::AttentionCase> all;
   for (const DType type : {DType::e4m3, DType::e5m2, DType::i8}) {
@@ -106,6 +107,17 @@ inline std::vector<cases::AttentionCase> non_finite_cases() {
     };
     all.push_back(std::move(c));
   }
+  cases::AttentionCase fp8 = all.front();
+  fp8.name = "non_finite_fp8";
+  fp8.spec.q_dtype = DType::e4m3;
+  fp8.spec.sm_scale = 0x1p-8;
+  fp8.edit = [](const cases::Site& s, double x) {
+    const bool is_nan = s.plane == cases::Plane::q   ? s.index == 2 && s.dim == 5
+                        : s.plane == cases::Plane::k ? s.group == 2 && s.head == 1 && s.index == 50 && s.dim == 9
+                                                     : s.group != 1 && s.index == 40 && s.dim == 10;
+    return is_nan ? std::numeric_limits<double>::quiet_NaN() : x;
+  };
+  all.push_back(std::move(fp8));
   return all;
 }
 
@@ -123,8 +135,9 @@ inline std::vector<cases::AttentionCase> all_cases(int arch) {
   for (cases::AttentionCase& c : non_finite_cases()) all.push_back(std::move(c));
   all.push_back(many_row_values_case());
   all.push_back(long_decode_case());
-  for (std::vector<cases::AttentionCase> some : {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(),
-                                                 cases::variant_cases(), cases::cuda_only_cases(), cases::regression_cases()}) {
+  for (std::vector<cases::AttentionCase> some :
+       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases(),
+        cases::regression_cases(), cases::fp8_query_cases(), cases::widened_key_cases()}) {
     for (cases::AttentionCase& c : some) all.push_back(std::move(c));
   }
   for (cases::AttentionCase& c : all) c = on_arch(std::move(c), arch);
@@ -137,17 +150,18 @@ inline std::int64_t max_rows(const cases::AttentionCase& c) {
   return std::max<std::int64_t>(tokens, 1) * (c.spec.num_qo_heads / c.spec.num_kv_heads);
 }
 
-/// The table's choice, then the families that it leaves out and that other GPUs or specs have.
+/// The table's choice, then the families that it leaves out and that other GPUs or specs have. Of Q of 8 bits those that it leaves out.
 inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
+  if (bits(spec.q_dtype) == 8) return arch == 90 ? std::vector<std::string_view>{"wgmma", "floor"} : std::vector<std::string_view>{"floor"};
   const attention::CudaKernels chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch));
-  if (chosen.classes[attention::kLarge].family != "wgmma") return {"", "floor"};
+  const std::string_view other = chosen.classes[attention::kLarge].family == "wgmma" ? "mma" : "wgmma";
   try {
-    attention::choose_cuda_kernels(spec, program, emulated_device(arch), "mma");
+    attention::choose_cuda_kernels(spec, program, emulated_device(arch), other);
   } catch (const Error& error) {
     if (error.code() != Code::unsupported) throw;
     return {"", "floor"};
   }
-  return {"", "mma", "floor"};
+  return {"", other, "floor"};
 }
 
 struct EmulatedSpec {
@@ -214,6 +228,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"non_finite_e4m3", true},
     {"non_finite_e5m2", true},
     {"non_finite_i8", true},
+    {"non_finite_fp8", true},
     {"mla576_e4m3_tensor"},
     {"mla544_i8_token_head"},
     {"mla512_e5m2_head"},
@@ -258,6 +273,32 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"invariant_0123", true},
     {"invariant_sigmoid", true},
     {"invariant_mla"},
+    // Keys of 8 bits beside 16-bit Q, by wgmma as well.
+    {"kv8_paged"},
+    {"kv8_f16_e4m3_e5m2"},
+    {"kv8_f16_i8"},
+    {"kv8_i8_e4m3"},
+    {"kv8_dim96x96"},
+    {"kv8_dim192x128"},
+    {"kv8_dim112x192"},
+    {"kv8_full"},
+    {"kv8_soft_cap"},
+    {"kv8_sigmoid"},
+    {"kv8_invariant"},
+    // Q of 8 bits, by the families that are asked for.
+    {"fp8_paged", true},
+    {"fp8_tensor_scales"},
+    {"fp8_dim64x64"},
+    {"fp8_dim96x96"},
+    {"fp8_dim192x128"},
+    {"fp8_dim256x256"},
+    {"fp8_dim128x192"},
+    {"fp8_full"},
+    {"fp8_window"},
+    {"fp8_soft_cap"},
+    {"fp8_sinks"},
+    {"fp8_invariant"},
+    {"fp8_rising_scores"},
 };
 
 /// What of the kernels differs on sm_75 for all kinds of K and V, masks and hooks; types that its tensor cores refuse.

@@ -82,7 +82,7 @@ struct PendingCopy {
 };
 
 /// A product of a warp's part of a warpgroup, issued and not yet computed: what it reads and writes lies where the lanes have it.
-enum class MmaType : std::uint8_t { f16, bf16 };
+enum class MmaType : std::uint8_t { f16, bf16, e4m3 };
 struct GroupProduct {
   std::array<float*, kWarp> c;
   std::array<const std::uint32_t*, kWarp> a;  // null: in shared memory
@@ -233,6 +233,11 @@ struct MatrixOperand {
   const void* row;
 };
 void load_matrices(MatrixOperand operand, bool transposed, const Site& site);
+struct StoredMatrixOperand {
+  const std::uint32_t* r;
+  void* row;
+};
+void store_matrices(StoredMatrixOperand operand, const Site& site);
 /// The 8x8 matrix of 16-bit elements whose row lane / 4, columns 2 (lane % 4) and the next each lane has in `pair`.
 void transpose_matrix(std::uint32_t& pair, const Site& site);
 struct MmaOperand {
@@ -243,7 +248,8 @@ struct MmaOperand {
 /// m16n8k16: c += A B.
 void multiply_matrices(MmaOperand operand, MmaType type, const Site& site);
 /// This warp's 16 rows of a warpgroup's product: computed when its group is waited for and not before, from what registers and shared
-/// memory hold then. `a` null: A lies in a tile. Tiles are descriptors as kernels/ptx/wgmma.cuh makes them.
+/// memory hold then. `a` null: A lies in a tile. Tiles are descriptors as kernels/ptx/wgmma.cuh makes them; of e4m3 all rows lie along M or
+/// N.
 struct GroupOperand {
   float* c;
   const std::uint32_t* a;

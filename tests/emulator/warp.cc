@@ -81,6 +81,19 @@ void load_matrices(MatrixOperand operand, bool transposed, const Site& site) {
   });
 }
 
+void store_matrices(StoredMatrixOperand operand, const Site& site) {
+  check_shared(operand.row, 16, 16, site);
+  may_give_way();
+  warp_collective(operand, site, [](const std::array<StoredMatrixOperand*, kWarp>& lanes) {
+    for (std::size_t lane = 0; lane < kWarp; ++lane) {
+      for (std::size_t i = 0; i < 4; ++i) {
+        std::memcpy(static_cast<std::byte*>(lanes[8 * i + lane / 4]->row) + lane % 4 * 4, &lanes[lane]->r[i], 4);
+      }
+    }
+  });
+  may_give_way();
+}
+
 void transpose_matrix(std::uint32_t& pair, const Site& site) {
   warp_collective(pair, site, [](const std::array<std::uint32_t*, kWarp>& lanes) {
     std::uint16_t m[8][8];
@@ -109,50 +122,63 @@ struct Tile {
         step(static_cast<std::int64_t>(descriptor >> 32 & 0x3fffU) << 4) {
     if (descriptor >> 62 != 1) misuse("a tile that is not swizzled by 128 bytes", site);
   }
-  std::uint16_t at(std::int64_t offset, const Site& site) const {
+  /// `size` bytes.
+  std::uint32_t at(std::int64_t offset, std::int64_t size, const Site& site) const {
     const std::int64_t place = address + offset;
     const std::byte* element = current().block->shared + (place ^ ((place >> 7 & 7) << 4));
-    check_shared(element, 2, 2, site);
-    std::uint16_t code = 0;
-    std::memcpy(&code, element, 2);
+    check_shared(element, size, static_cast<std::size_t>(size), site);
+    std::uint32_t code = 0;
+    std::memcpy(&code, element, static_cast<std::size_t>(size));
     return code;
   }
   /// Rows along M or N.
-  std::uint16_t along_mn(std::int64_t mn, std::int64_t k, const Site& site) const { return at(mn / 8 * step + mn % 8 * 128 + 2 * k, site); }
-  /// Rows along K.
-  std::uint16_t along_k(std::int64_t mn, std::int64_t k, const Site& site) const {
-    return at(mn / 64 * lead + k / 8 * step + k % 8 * 128 + mn % 64 * 2, site);
+  std::uint32_t along_mn(std::int64_t mn, std::int64_t k, std::int64_t size, const Site& site) const {
+    return at(mn / 8 * step + mn % 8 * 128 + size * k, size, site);
+  }
+  /// Rows along K, of elements of 16 bits.
+  std::uint32_t along_k(std::int64_t mn, std::int64_t k, const Site& site) const {
+    return at(mn / 64 * lead + k / 8 * step + k % 8 * 128 + mn % 64 * 2, 2, site);
   }
 };
 
+float decode_element(MmaType type, std::uint32_t code) {
+  if (type == MmaType::e4m3) return decode_e4m3(static_cast<std::uint8_t>(code));
+  return type == MmaType::f16 ? decode_f16(static_cast<std::uint16_t>(code)) : decode_bf16(static_cast<std::uint16_t>(code));
+}
+
 /// By the last lane to come to the wait.
 void compute(const GroupProduct& p, int first_row, const Site& site) {
-  const auto decode = [&p](std::uint16_t code) { return p.type == MmaType::f16 ? decode_f16(code) : decode_bf16(code); };
+  constexpr int kMaxDepth = 2 * kDepth;
+  const int size = p.type == MmaType::e4m3 ? 1 : 2;
+  const int depth = 2 * kDepth / size;
+  const int in_word = 4 / size;  // elements
   const bool in_registers = p.a[0] != nullptr;
-  float a[kRows][kDepth];
+  float a[kRows][kMaxDepth];
   if (in_registers) {
     for (int lane = 0; lane < kWarp; ++lane) {
       for (int i = 0; i < 4; ++i) {
-        const std::uint32_t pair = p.a[static_cast<std::size_t>(lane)][i];
-        float* at = &a[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8];
-        at[0] = decode(static_cast<std::uint16_t>(pair));
-        at[1] = decode(static_cast<std::uint16_t>(pair >> 16));
+        const std::uint32_t word = p.a[static_cast<std::size_t>(lane)][i];
+        float* at = &a[lane / 4 + i % 2 * 8][lane % 4 * in_word + i / 2 * depth / 2];
+        for (int j = 0; j < in_word; ++j) at[j] = decode_element(p.type, word >> (8 * size * j) & (size == 1 ? 0xffU : 0xffffU));
       }
     }
   } else {
     const Tile tile(p.a_tile, site);
     for (int row = 0; row < kRows; ++row) {
-      for (int k = 0; k < kDepth; ++k) a[row][k] = decode(tile.along_mn(first_row + row, k, site));
+      for (int k = 0; k < depth; ++k) a[row][k] = decode_element(p.type, tile.along_mn(first_row + row, k, size, site));
     }
   }
   const Tile tile(p.b_tile, site);
   for (int col = 0; col < 8 * p.num_tiles; ++col) {
-    float b[kDepth];
-    for (int k = 0; k < kDepth; ++k) b[k] = decode(in_registers ? tile.along_k(col, k, site) : tile.along_mn(col, k, site));
+    float b[kMaxDepth];
+    for (int k = 0; k < depth; ++k) {
+      const bool along_k = in_registers && size == 2;
+      b[k] = decode_element(p.type, along_k ? tile.along_k(col, k, site) : tile.along_mn(col, k, size, site));
+    }
     for (int row = 0; row < kRows; ++row) {
       float& c = p.c[static_cast<std::size_t>(row % 8 * 4 + col % 8 / 2)][col / 8 * 4 + row / 8 * 2 + col % 2];
       float sum = p.accumulate ? c : 0.0F;
-      for (int k = 0; k < kDepth; ++k) sum += a[row][k] * b[k];
+      for (int k = 0; k < depth; ++k) sum += a[row][k] * b[k];
       c = sum;
     }
   }

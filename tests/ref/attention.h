@@ -46,6 +46,7 @@ struct Rules {
 struct RowResult {
   std::vector<double> o;
   std::vector<double> o_bound;  // A_d
+  std::vector<double> v_bound;  // B_d: the visible keys' |v|, added
   double lse = -std::numeric_limits<double>::infinity();
   double score_bound = 0;  // S
   std::int64_t num_visible = 0;
@@ -166,15 +167,18 @@ inline RowResult attend(const Rules& rules, const Row& row, std::span<const Key>
   }
   result.o.assign(dims, 0);
   result.o_bound.assign(dims, 0);
+  result.v_bound.assign(dims, 0);
   for (std::size_t j = 0; j < logits.size(); ++j) {
     for (std::size_t d = 0; d < dims; ++d) {
       result.o[d] += logits[j] * values[j][d] / denominator;
       result.o_bound[d] += std::fabs(logits[j] * values[j][d]) / denominator;
+      result.v_bound[d] += std::fabs(values[j][d]);
     }
   }
   if (variant.output && !rules.partial_state) {
     transform(variant.output, evaluator, vars, rules.head_dim_vo, result.o.data());
     transform(variant.output, evaluator, vars, rules.head_dim_vo, result.o_bound.data());
+    transform(variant.output, evaluator, vars, rules.head_dim_vo, result.v_bound.data());
     for (std::size_t d = 0; d < dims; ++d) result.o_bound[d] = std::max(std::fabs(result.o_bound[d]), std::fabs(result.o[d]));
   }
   return result;
@@ -185,7 +189,14 @@ struct Tolerance {
   double o_tiny = 0;      // absolute: the subnormal step of the type
   double growth = 0;      // C * eps32
   double weight = 0;      // relative error of a softmax weight: half a step where weights are rounded to bf16 for the second product
+  double least = 0;       // of a weight that is too small for that, of the row's largest
 };
+
+/// Weights that meet V as e4m3, times 2^7: half a step of normal numbers, and of the others.
+inline void allow_e4m3_weights(Tolerance& t) {
+  t.weight = 0x1p-4;
+  t.least = 0x1p-17;
+}
 
 inline Tolerance tolerance(DType o_dtype, int head_dim_qk, std::int64_t num_visible, bool bf16_weights) {
   constexpr double kEps32 = 0x1p-24;
@@ -198,7 +209,8 @@ inline Tolerance tolerance(DType o_dtype, int head_dim_qk, std::int64_t num_visi
 }
 
 inline double o_tolerance(const Tolerance& t, const RowResult& ref, std::size_t d) {
-  return t.o_relative * std::fabs(ref.o[d]) + (t.weight + t.growth * (1 + 2 * ref.score_bound)) * ref.o_bound[d] + t.o_tiny;
+  return t.o_relative * std::fabs(ref.o[d]) + (t.weight + t.growth * (1 + 2 * ref.score_bound)) * ref.o_bound[d] +
+         t.least * std::fabs(ref.v_bound[d]) + t.o_tiny;
 }
 
 inline double lse_tolerance(const Tolerance& t, const RowResult& ref) {

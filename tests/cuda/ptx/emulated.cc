@@ -30,10 +30,10 @@ std::vector<std::uint32_t> run_emulated(Check check, const std::vector<std::uint
 
 static_assert(kQueries + kKeys == kProductRows && kBoxRows == kProductBoxRows);
 
-std::int64_t product_words() { return std::int64_t{128} * 2 * kProductWords; }
+std::int64_t product_words() { return std::int64_t{128} * 3 * kProductWords; }
 
 std::vector<std::uint32_t> run_products(const abi::TensorMap& map) {
-  std::vector<std::uint32_t> out(static_cast<std::size_t>(product_words()));
+  std::vector<std::uint32_t> out(static_cast<std::size_t>(product_words() + kStoredWords));
   emulator::launch(ptx_check_products, {map, out.data()}, {.num_blocks = 1, .num_threads = 128, .shared_bytes = kProductSharedBytes});
   return out;
 }

@@ -2,9 +2,11 @@
 #include "core/convert.cuh"
 #include "core/types.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/stmatrix.cuh"
 #include "ptx/thread.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "ptx/wgmma_fp8.cuh"
 
 namespace girih::ptx_check {
 
@@ -14,7 +16,7 @@ constexpr int kProductWords = kKeys / 2 + kDims / 2;  // of a thread
 
 struct ProductParams {
   abi::TensorMap map;  // [1, kQueries + kKeys, 1, kDims], boxes of kBoxRows
-  u32* out;            // [128, 2, kProductWords]: bf16, then f16
+  u32* out;            // [128, 3, kProductWords]: bf16, f16, e4m3; [128, 4]
 };
 
 /// S = Q K^T and O = S V by one warpgroup, S rounded to T between them.
@@ -50,6 +52,47 @@ __device__ __forceinline__ void multiply_tiles(const u8* s_rows, u32* out) {
   for (int i = 0; i < kDims / 2; ++i) out[kKeys / 2 + i] = bits_of(o[i / 4][i % 4]);
 }
 
+/// Of the rows as 128 codes of e4m3: S = Q K^T, and O = S V where V's dims are the rows of Q, its keys their first kKeys codes. `words`:
+/// the first four of S, through shared memory by stmatrix.
+__device__ __forceinline__ void multiply_bytes(u8* s_rows, u32* out, u32* words) {
+  float s[kKeys / 8][4];
+  ptx::wgmma_fence();
+  for (int i = 0; i < 4; ++i) {
+    ptx::wgmma_shared_e4m3(s, ptx::rows_along_mn(s_rows) + static_cast<u64>(2 * i),
+                           ptx::rows_along_mn(s_rows + kQueries * 128) + static_cast<u64>(2 * i), i > 0);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  u32 a[kKeys / 32][4];
+#pragma unroll
+  for (int i = 0; i < kKeys / 32; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int n = 4 * i + j / 2 * 2;
+      a[i][j] = ptx::f32_pair_to_e4m3(s[n][j % 2 * 2], s[n][j % 2 * 2 + 1]) |
+                ptx::f32_pair_to_e4m3(s[n + 1][j % 2 * 2], s[n + 1][j % 2 * 2 + 1]) << 16;
+    }
+  }
+  float o[kDims / 8][4];
+#pragma unroll
+  for (int i = 0; i < kDims / 2; ++i) o[i / 4][i % 4] = 1.0F;
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < kKeys / 32; ++i) ptx::wgmma_registers_e4m3(o, a[i], ptx::rows_along_mn(s_rows) + static_cast<u64>(2 * i), true);
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+#pragma unroll
+  for (int i = 0; i < kKeys / 2; ++i) out[i] = bits_of(s[i / 4][i % 4]);
+#pragma unroll
+  for (int i = 0; i < kDims / 2; ++i) out[kKeys / 2 + i] = bits_of(o[i / 4][i % 4]);
+  ptx::sync_block();
+  u8* s_own = s_rows + ptx::thread_idx() * 16;
+  ptx::stmatrix_x4(s_own, a[0]);
+  ptx::sync_warp();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) words[i] = reinterpret_cast<const u32*>(s_own)[i];
+}
+
 __device__ __forceinline__ void check_products(const ProductParams& p) {
   u8* s_rows = ptx::shared_memory();
   constexpr int kBytes = (kQueries + kKeys) * 128;
@@ -63,9 +106,10 @@ __device__ __forceinline__ void check_products(const ProductParams& p) {
   }
   ptx::sync_block();
   ptx::mbarrier_wait(s_full, 0);
-  u32* out = p.out + ptx::thread_idx() * 2 * kProductWords;
+  u32* out = p.out + ptx::thread_idx() * 3 * kProductWords;
   multiply_tiles<bf16>(s_rows, out);
   multiply_tiles<f16>(s_rows, out + kProductWords);
+  multiply_bytes(s_rows, out + 2 * kProductWords, p.out + 128 * 3 * kProductWords + ptx::thread_idx() * 4);
 }
 
 }  // namespace girih::ptx_check
