@@ -76,14 +76,14 @@ CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, co
       "  using namespace girih::attention;\n"
       "  {}<Config{{{}}},\n            Variant>(p);\n"
       "}}\n",
-      key, family.name, role, family.include, variant::print_cuda(request.program, rope, tile.math), tile.threads, tile.blocks_per_sm,
-      kernel.name, family.function, print_config(request.spec, tile, tile_class));
+      key, family.name, role, tile.include.empty() ? family.include : tile.include, variant::print_cuda(request.program, rope, tile.math), tile.threads, tile.blocks_per_sm,
+      kernel.name, tile.function.empty() ? family.function : tile.function, print_config(request.spec, tile, tile_class));
   return kernel;
 }
 
 const CudaFamily& choose_family(const CudaRequest& request, std::string_view wanted, int tile_class) {
   for (const CudaFamily* family : kFamilies) {
-    if (family->name == wanted && family->large_only && tile_class == kSmall) wanted = "";
+    if (family->name == wanted && family->large_only && tile_class == kSmall && !family->refusal(request, tile_class).empty()) wanted = "";
   }
   std::string reasons;
   for (const CudaFamily* family : kFamilies) {
@@ -105,7 +105,7 @@ const CudaFamily& choose_family(const CudaRequest& request, std::string_view wan
 CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Program& program, const cuda::DeviceInfo& device,
                                 std::string_view family, std::int64_t max_rows) {
   if (device.arch < 75) fail(Code::unsupported, kOp, "device is sm_{}; kernels exist from sm_75 on", device.arch);
-  const CudaRequest request{spec, program, device, max_rows};
+  const CudaRequest request{spec, program, device, max_rows, !family.empty()};
   CudaKernels kernels;
   for (int c = 0; c < kNumClasses; ++c) {
     const CudaFamily& chosen = choose_family(request, family, c);

@@ -19,6 +19,9 @@ constexpr int kStackDims = 64;  // a row of shared memory has 128 bytes
 /// Keys a step, longest first: the widths that kernels/ptx/wgmma.cuh has.
 constexpr std::array<int, 4> kSteps = {176, 128, 96, 64};
 
+/// V of more dims than a warpgroup can sum, in K.
+bool is_mla(const AttentionSpec& spec) { return spec.v_is_k && spec.head_dim_vo > 256; }
+
 bool keeps_rows(const CudaRequest& request) { return !request.program.mask.empty() || !request.program.logits.empty(); }
 
 std::int64_t shared_bytes(const CudaRequest& request, int step) {
@@ -45,6 +48,7 @@ std::string wgmma_refusal(const CudaRequest& request, int tile_class) {
   const AttentionSpec& s = request.spec;
   const variant::Program& v = request.program;
   if (request.device.arch != 90) return "needs sm_90";
+  if (is_mla(s)) return wgmma_mla_refusal(request);
   if (tile_class == kSmall) return "takes large tiles only";
   if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return "q_dtype must be f16 or bf16";
   if (s.k_dtype != s.q_dtype || s.v_dtype != s.q_dtype) return "K and V must have Q's type";
@@ -60,6 +64,7 @@ std::string wgmma_refusal(const CudaRequest& request, int tile_class) {
 }
 
 CudaTile wgmma_tile(const CudaRequest& request, int) {
+  if (is_mla(request.spec)) return wgmma_mla_tile();
   const int step = step_of(request);
   CudaTile tile;
   tile.threads = kThreads;

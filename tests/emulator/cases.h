@@ -4,8 +4,11 @@
 // cores know f16 only and which copies without cp.async, a subset runs, with f16 in place of bf16.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -65,6 +68,28 @@ inline cases::AttentionCase long_decode_case() {
   return cases::make_case("long_decode", cases::make_spec(6, 2, 64), {"batch", {1, 1}, {13000, 12501}});
 }
 
+/// MLA of one to 128 heads: one to four queries a request, which see keys up to their own; pages that the copy engine takes and pages that
+/// it does not; keys for one step or for several blocks.
+inline std::vector<cases::AttentionCase> mla_cases() {
+  std::vector<cases::AttentionCase> all;
+  const auto add = [&all](std::int64_t heads, std::int64_t page_size, const cases::Lengths& lengths, bool two_tensors = false) {
+    cases::AttentionCase c = cases::make_case(fmt::format("mla_heads{}_page{}{}", heads, page_size, two_tensors ? "_two" : ""),
+                                              cases::make_spec(static_cast<int>(heads), 1, 576, 512), lengths, cases::Layout::nhd, page_size);
+    c.spec.v_is_k = true;
+    c.spec.head_dim_rope = two_tensors ? 64 : 0;
+    c.spec.sm_scale = 1 / std::sqrt(192.0);
+    all.push_back(std::move(c));
+  };
+  const cases::Lengths appends{"", {1, 4, 2, 3, 1, 1}, {700, 4, 65, 128, 1, 0}};
+  for (const std::int64_t page_size : {1, 16, 64}) {
+    add(1, page_size, appends);
+    add(16, page_size, appends);
+    add(16, page_size, appends, true);
+    add(128, page_size, {"", {2, 1, 4}, {150, 260, 70}});
+  }
+  return all;
+}
+
 /// A mask with more values fixed for a row than a kernel keeps of each.
 inline cases::AttentionCase many_row_values_case() {
   cases::AttentionCase c = cases::make_case("many_row_values", cases::make_spec(6, 2, 32), cases::lengths("mixed"));
@@ -120,6 +145,7 @@ inline cases::AttentionCase on_arch(cases::AttentionCase c, int arch) {
 inline std::vector<cases::AttentionCase> all_cases(int arch) {
   std::vector<cases::AttentionCase> all = invariant_cases();
   for (cases::AttentionCase& c : non_finite_cases()) all.push_back(std::move(c));
+  for (cases::AttentionCase& c : mla_cases()) all.push_back(std::move(c));
   all.push_back(many_row_values_case());
   all.push_back(long_decode_case());
   for (std::vector<cases::AttentionCase> some :
@@ -136,17 +162,21 @@ inline std::int64_t max_rows(const cases::AttentionCase& c) {
   return std::max<std::int64_t>(tokens, 1) * (c.spec.num_qo_heads / c.spec.num_kv_heads);
 }
 
-/// The table's choice, then the families that it leaves out and that other GPUs or specs have.
+/// The table's choice, then the families that it leaves out and that other GPUs or specs have, or that must be asked for.
 inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
-  const attention::CudaKernels chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch));
-  if (chosen.classes[attention::kLarge].family != "wgmma") return {"", "floor"};
-  try {
-    attention::choose_cuda_kernels(spec, program, emulated_device(arch), "mma");
-  } catch (const Error& error) {
-    if (error.code() != Code::unsupported) throw;
-    return {"", "floor"};
+  const std::string chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch)).classes[attention::kLarge].family;
+  std::vector<std::string_view> all{""};
+  for (const std::string_view family : {"wgmma", "mma"}) {
+    if (chosen == family || chosen == "floor") continue;
+    try {
+      attention::choose_cuda_kernels(spec, program, emulated_device(arch), family);
+      all.push_back(family);
+    } catch (const Error& error) {
+      if (error.code() != Code::unsupported) throw;
+    }
   }
-  return {"", "mma", "floor"};
+  all.push_back("floor");
+  return all;
 }
 
 struct EmulatedSpec {
@@ -179,6 +209,10 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     // Segments: MLA in one tensor and two, sparse, a K in two tensors beside its own V.
     {"mla_one_decode_ps1", true},
     {"mla_two_decode_ps1"},
+    {"mla_heads1_page1"},
+    {"mla_heads16_page1"},
+    {"mla_heads16_page1_two"},
+    {"mla_heads128_page1"},
     {"sparse_mla", true},
     {"sparse_mla_two_tensors"},
     {"two_tensor_k_with_own_v", true},

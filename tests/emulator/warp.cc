@@ -148,7 +148,7 @@ void compute(const GroupProduct& p, int first_row, const Site& site) {
   const Tile tile(p.b_tile, site);
   for (int col = 0; col < 8 * p.num_tiles; ++col) {
     float b[kDepth];
-    for (int k = 0; k < kDepth; ++k) b[k] = decode(in_registers ? tile.along_k(col, k, site) : tile.along_mn(col, k, site));
+    for (int k = 0; k < kDepth; ++k) b[k] = decode(in_registers != p.other_way ? tile.along_k(col, k, site) : tile.along_mn(col, k, site));
     for (int row = 0; row < kRows; ++row) {
       float& c = p.c[static_cast<std::size_t>(row % 8 * 4 + col % 8 / 2)][col / 8 * 4 + row / 8 * 2 + col % 2];
       float sum = p.accumulate ? c : 0.0F;
@@ -163,7 +163,7 @@ void compute(const GroupProduct& p, int first_row, const Site& site) {
 void issue_product(GroupOperand operand, int num_tiles, MmaType type, const Site& site) {
   may_give_way();
   warp_collective(operand, site, [&](const std::array<GroupOperand*, kWarp>& lanes) {
-    GroupProduct product{{}, {}, operand.a_tile, operand.b_tile, num_tiles, operand.accumulate, type};
+    GroupProduct product{{}, {}, operand.a_tile, operand.b_tile, num_tiles, operand.accumulate, operand.other_way, type};
     for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
       const GroupOperand& own = *lanes[lane];
       if (own.a_tile != operand.a_tile || own.b_tile != operand.b_tile || own.accumulate != operand.accumulate)
