@@ -42,7 +42,7 @@ struct MlaShape {
   static constexpr int kSumsAt = kCorrectionsAt + kSlots * kRows * 4;
   static constexpr int kRaisedAt = kSumsAt + 2 * 2 * kRows * 4;
   static constexpr int kBarriersAt = kRaisedAt + kSlots * kGroupWarps * 4;
-  static constexpr int kLastAt = kBarriersAt + (3 * kSlots + 2) * 8;
+  static constexpr int kLastAt = kBarriersAt + (4 * kSlots + 2) * 8;
   static constexpr int kSharedBytes = kLastAt + 16;
 
   static_assert(kSlots == 2);  // a slot for each group's scores
@@ -76,12 +76,15 @@ struct MlaMemory {
   }
   __device__ __forceinline__ u32* last() const { return reinterpret_cast<u32*>(s_memory + Shape::kLastAt); }
 
-  /// A step's keys are there; its weights are, for the other group; both groups are through with its slot. Q is there; both are through.
+  /// A step's keys are there; half of its weights are, for the other group; both groups are through with its slot. Q is there; both are
+  /// through with it.
   __device__ __forceinline__ u64* full(u32 step) const { return barrier(slot(step)); }
-  __device__ __forceinline__ u64* passed(u32 step) const { return barrier(Shape::kSlots + slot(step)); }
-  __device__ __forceinline__ u64* empty(u32 step) const { return barrier(2 * Shape::kSlots + slot(step)); }
-  __device__ __forceinline__ u64* query_full() const { return barrier(3 * Shape::kSlots); }
-  __device__ __forceinline__ u64* query_empty() const { return barrier(3 * Shape::kSlots + 1); }
+  __device__ __forceinline__ u64* empty(u32 step) const { return barrier(Shape::kSlots + slot(step)); }
+  __device__ __forceinline__ u64* passed(u32 step, int half) const {
+    return barrier(2 * Shape::kSlots + 2 * slot(step) + static_cast<u32>(half));
+  }
+  __device__ __forceinline__ u64* query_full() const { return barrier(4 * Shape::kSlots); }
+  __device__ __forceinline__ u64* query_empty() const { return barrier(4 * Shape::kSlots + 1); }
   /// Of the step's phase at all three; those who wait for what is empty to begin with take the other one.
   static __device__ __forceinline__ u32 parity(u32 step) { return step / Shape::kSlots & 1U; }
 
@@ -97,7 +100,8 @@ struct MlaMemory {
 #pragma unroll 1
     for (u32 i = 0; i < Shape::kSlots; ++i) {
       ptx::mbarrier_init(full(i), Shape::kKeyWarps * (1 + ptx::kWarp));
-      ptx::mbarrier_init(passed(i), Shape::kGroupWarps);
+      ptx::mbarrier_init(passed(i, 0), Shape::kGroupWarps);
+      ptx::mbarrier_init(passed(i, 1), Shape::kGroupWarps);
       ptx::mbarrier_init(empty(i), Shape::kWarps);
     }
     ptx::mbarrier_init(query_full(), Shape::kQueryWarps);

@@ -20,6 +20,8 @@ class MlaSteps {
   using T = Storage<c.q_type>;
   using Team = typename Shape::Team;
   static constexpr int kKeyTiles = Shape::kRows / 8;
+  static constexpr int kHalfTiles = kKeyTiles / 2;
+  static constexpr int kHalfSteps = kKeyTiles / 4;  // of 16 keys
   static constexpr int kSumTiles = Shape::kGroupDims / 8;
   static constexpr int kLateSteps = Shape::kStackDims / 16;  // of a product's inner dim, with Q in registers
 
@@ -56,7 +58,7 @@ class MlaSteps {
   /// First of this warp's rows of the tile.
   __device__ __forceinline__ int first_row() const { return 16 * (warp_ % Shape::kGroupWarps); }
 
-  /// The slot of the step before is kept until now: where a tile ends, its rows are staged there.
+  /// The slot of an item's last step is kept until now: where a tile ends, its rows are staged there.
   __device__ __forceinline__ void release_slot() {
     if (holds_) s_.arrive(s_.empty(step_ - 1));
     holds_ = false;
@@ -85,13 +87,15 @@ class MlaSteps {
 
   // ---------------------------------------------------------------------------------------------------------------- steps
 
-  /// A step of this group's: its scores become weights, which join this group's sums and are passed on.
+  /// A step of this group's: its scores become weights, which join this group's sums and are passed on, 32 keys at a time: the products of
+  /// the first ones are under way while the others' weights are worked out.
   __device__ __forceinline__ void score(const abi::WorkItem& item, const StepRange& range, int begin, bool copied) {
-    release_slot();
     float s[kKeyTiles][4];
+    release_slot();
     ptx::mbarrier_wait(s_.full(step_), s_.parity(step_));
     if (copied) ptx::fence_async_proxy();
-    multiply(s);
+    issue_scores(s);
+    ptx::wgmma_wait<0>();
 
     const ScoreFactor<c, Variant> factor = ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);  // there are no scales
     if (factor.negative()) negate(s);
@@ -102,29 +106,31 @@ class MlaSteps {
       const float tops[2] = {top_of_row(s, 0), top_of_row(s, 1)};
       raised = raise_maxima(state_, tops, factor.to_base2, corrections);
     }
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) weigh(state_, s[n], factor.to_base2);
     u32 weights[kKeyTiles / 2][4];
 #pragma unroll
-    for (int i = 0; i < kKeyTiles / 2; ++i) pack_weights<T>(s[2 * i], s[2 * i + 1], weights[i]);
-    pass(weights, raised, corrections);
-
-    if (raised) correct_sums(corrections, o_);
-    if (range.end - begin < Shape::kRows) clear_values(range.end - begin);
-    const u64 values = own_values();
-    ptx::wgmma_fence();
+    for (int half = 0; half < 2; ++half) {
 #pragma unroll
-    for (int i = 0; i < kKeyTiles / 2; ++i) {
-      ptx::wgmma_registers<T>(o_, weights[i], values + static_cast<u32>(i * (16 * Shape::kRow >> 4)), true);
+      for (int n = half * kHalfTiles; n < (half + 1) * kHalfTiles; ++n) weigh(state_, s[n], factor.to_base2);
+#pragma unroll
+      for (int i = half * kHalfSteps; i < (half + 1) * kHalfSteps; ++i) pack_weights<T>(s[2 * i], s[2 * i + 1], weights[i]);
+      if (half == 0) pass_bases(raised, corrections);
+      pass_weights(weights, half);
+      if (half == 0) {
+        if (raised) correct_sums(corrections, o_);
+        if (range.end - begin < Shape::kRows) clear_values(range.end - begin);
+      }
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = half * kHalfSteps; i < (half + 1) * kHalfSteps; ++i) ptx::wgmma_registers<T>(o_, weights[i], own_values(i), true);
+      ptx::wgmma_commit();
     }
-    ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
   }
 
   /// A step of the other group's.
   __device__ __forceinline__ void follow(int num_keys, bool copied) {
     release_slot();
-    ptx::mbarrier_wait(s_.passed(step_), s_.parity(step_));
+    ptx::mbarrier_wait(s_.passed(step_, 0), s_.parity(step_));
     ptx::mbarrier_wait(s_.full(step_), s_.parity(step_));  // long since: the other group has seen it
     if (copied) ptx::fence_async_proxy();
     if (s_.raised(step_)[warp_ % Shape::kGroupWarps] != 0) {
@@ -139,11 +145,14 @@ class MlaSteps {
     }
     if (num_keys < Shape::kRows) clear_values(num_keys);
     const u64 weights = ptx::rows_along_mn(s_.s_memory + s_.weights_at(step_));
-    const u64 values = own_values();
     ptx::wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < kKeyTiles / 2; ++i) {
-      ptx::wgmma_shared_k<T>(o_, weights + static_cast<u32>(2 * i), values + static_cast<u32>(i * (16 * Shape::kRow >> 4)), true);
+    for (int half = 0; half < 2; ++half) {
+      if (half == 1) ptx::mbarrier_wait(s_.passed(step_, 1), s_.parity(step_));
+#pragma unroll
+      for (int i = half * kHalfSteps; i < (half + 1) * kHalfSteps; ++i) {
+        ptx::wgmma_shared_k<T>(o_, weights + static_cast<u32>(2 * i), own_values(i), true);
+      }
     }
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
@@ -153,9 +162,12 @@ class MlaSteps {
   __device__ __forceinline__ u8* own_stacks(u32 step) const {
     return s_.s_memory + s_.slot_at(step) + group() * Shape::kGroupStacks * Shape::kStack;
   }
-  __device__ __forceinline__ u64 own_values() const { return ptx::rows_along_k(own_stacks(step_), Shape::kStack); }
+  /// Its keys [16 i, + 16) as B.
+  __device__ __forceinline__ u64 own_values(int i) const {
+    return ptx::rows_along_k(own_stacks(step_), Shape::kStack) + static_cast<u32>(i * (16 * Shape::kRow >> 4));
+  }
 
-  __device__ __forceinline__ void multiply(float (&s)[kKeyTiles][4]) const {
+  __device__ __forceinline__ void issue_scores(float (&s)[kKeyTiles][4]) const {
     const u64 query = ptx::rows_along_mn(s_.s_memory + Shape::kQueryAt);
     const u64 keys = ptx::rows_along_mn(s_.s_memory + s_.slot_at(step_));
     ptx::wgmma_fence();
@@ -168,11 +180,10 @@ class MlaSteps {
 #pragma unroll
     for (int i = 0; i < kLateSteps; ++i) ptx::wgmma_registers_mn<T>(s, late_query_[i], late + static_cast<u32>(2 * i), true);
     ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
   }
 
-  /// Weights as A of the other group's product: rows of 64 keys.
-  __device__ __forceinline__ void pass(const u32 (&weights)[kKeyTiles / 2][4], bool raised, const float (&corrections)[2]) const {
+  /// For the other group.
+  __device__ __forceinline__ void pass_bases(bool raised, const float (&corrections)[2]) const {
     const int row = first_row() + lane_ / 4;
     if (raised && lane_ % 4 == 0) {
 #pragma unroll
@@ -182,10 +193,13 @@ class MlaSteps {
       }
     }
     if (lane_ == 0) s_.raised(step_)[warp_ % Shape::kGroupWarps] = raised ? 1 : 0;
+  }
+  /// Half of the keys' weights as A of the other group's products: rows of 64 keys.
+  __device__ __forceinline__ void pass_weights(const u32 (&weights)[kKeyTiles / 2][4], int half) const {
     u8* s_rows = s_.s_memory + s_.weights_at(step_);
-    const int first = mla_offset(row, 0) + lane_ % 4 * 4;
+    const int first = mla_offset(first_row() + lane_ / 4, 0) + lane_ % 4 * 4;
 #pragma unroll
-    for (int i = 0; i < kKeyTiles / 2; ++i) {
+    for (int i = half * kHalfSteps; i < (half + 1) * kHalfSteps; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int at = (first ^ (2 * i + j / 2) * 16) + j % 2 * 8 * Shape::kRow;
@@ -193,7 +207,7 @@ class MlaSteps {
       }
     }
     ptx::fence_async_proxy();
-    s_.arrive(s_.passed(step_));
+    s_.arrive(s_.passed(step_, half));
   }
 
   /// Rows of V past the step's keys become zeros: their weights are, but 0 times NaN is not. Each group its own dims, since it waits for its

@@ -87,6 +87,12 @@ inline std::vector<cases::AttentionCase> mla_cases() {
     add(16, page_size, appends, true);
     add(128, page_size, {"", {2, 1, 4}, {150, 260, 70}});
   }
+  // Logits that grow from step to step, by more than a row's base is left behind.
+  add(16, 16, {"", {3, 1}, {300, 400}});
+  all.back().name = "mla_rising";
+  all.back().edit = [](const cases::Site& s, double x) {
+    return s.plane == cases::Plane::k && s.dim < 64 ? x * static_cast<double>(1 + s.index / 40 * 2) : x;
+  };
   return all;
 }
 
