@@ -5,6 +5,7 @@
 #include <set>
 
 #include "cases/cuda_only.h"
+#include "cases/mla.h"
 #include "cases/serving.h"
 #include "device.h"
 #include "girih/error.h"
@@ -17,8 +18,8 @@ using cases::Problem;
 
 std::vector<AttentionCase> all_cases() {
   std::vector<AttentionCase> all;
-  for (auto list :
-       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases()}) {
+  for (auto list : {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases(),
+                    cases::mla_cases()}) {
     for (AttentionCase& c : list) all.push_back(std::move(c));
   }
   return all;
@@ -32,7 +33,21 @@ struct CaseRun {
 };
 void PrintTo(const CaseRun& run, std::ostream* out) { *out << run.c.name << ' ' << run.family; }
 
-/// Every case by the table's choice and by "floor"; by "mma" where that is not the choice everywhere.
+/// Whether Hopper's own family takes a spec only where it is asked for.
+bool takes_if_asked(const AttentionSpec& spec) {
+  try {
+    attention::cuda_kernels_of(spec, cuda::example_device(90), "wgmma");
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != Code::unsupported) throw;
+    return false;
+  }
+}
+bool runs_here(const CaseRun& run) {
+  return run.family != std::string_view("wgmma") || gpu().context->cuda().device->info().arch == 90;
+}
+
+/// Every case by the table's choice and by "floor"; by "mma" where that is not the choice everywhere, and by "wgmma" where it never is.
 std::vector<CaseRun> all_runs() {
   std::vector<CaseRun> all;
   for (const AttentionCase& c : all_cases()) {
@@ -42,6 +57,7 @@ std::vector<CaseRun> all_runs() {
       if (family == std::string_view("mma") && !has_more) continue;
       all.push_back({family, c});
     }
+    if (!has_more && takes_if_asked(c.spec)) all.push_back({"wgmma", c});
   }
   return all;
 }
@@ -66,7 +82,7 @@ class WarmUp : public testing::Environment {
     std::set<std::string> seen;
     std::vector<jit::KernelSource> sources;
     for (const CaseRun& run : all_runs()) {
-      if (!chosen.contains(name_of(run))) continue;
+      if (!chosen.contains(name_of(run)) || !runs_here(run)) continue;
       const Problem p(run.c);
       const auto state =
           attention::make_cuda_state(runtime.device->info(), 0, p.c.spec, p.limits, {.num_units = 0, .num_sms = 0, .family = run.family});
@@ -88,6 +104,7 @@ class AttentionCuda : public testing::TestWithParam<CaseRun> {};
 
 TEST_P(AttentionCuda, MatchesReference) {
   GIRIH_NEEDS_GPU();
+  if (!runs_here(GetParam())) GTEST_SKIP() << "needs sm_90";
   const auto& [family, c] = GetParam();
   const Problem p(c);
   EXPECT_TRUE(cases::matches(p, cases::reference(p), execute(p, {.num_units = 0, .num_sms = 0, .family = family})));

@@ -4,11 +4,8 @@
 // cores know f16 only and which copies without cp.async, a subset runs, with f16 in place of bf16.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -20,6 +17,7 @@
 #include "attention/spec.h"
 #include "cases/attention.h"
 #include "cases/cuda_only.h"
+#include "cases/mla.h"
 #include "girih/error.h"
 
 namespace girih::emulator {
@@ -66,34 +64,6 @@ inline std::vector<cases::AttentionCase> invariant_cases() {
 /// So many keys that the plan leaves the last of them to blocks that are free.
 inline cases::AttentionCase long_decode_case() {
   return cases::make_case("long_decode", cases::make_spec(6, 2, 64), {"batch", {1, 1}, {13000, 12501}});
-}
-
-/// MLA of one to 128 heads: one to four queries a request, which see keys up to their own; pages that the copy engine takes and pages that
-/// it does not; keys for one step or for several blocks.
-inline std::vector<cases::AttentionCase> mla_cases() {
-  std::vector<cases::AttentionCase> all;
-  const auto add = [&all](std::int64_t heads, std::int64_t page_size, const cases::Lengths& lengths, bool two_tensors = false) {
-    cases::AttentionCase c = cases::make_case(fmt::format("mla_heads{}_page{}{}", heads, page_size, two_tensors ? "_two" : ""),
-                                              cases::make_spec(static_cast<int>(heads), 1, 576, 512), lengths, cases::Layout::nhd, page_size);
-    c.spec.v_is_k = true;
-    c.spec.head_dim_rope = two_tensors ? 64 : 0;
-    c.spec.sm_scale = 1 / std::sqrt(192.0);
-    all.push_back(std::move(c));
-  };
-  const cases::Lengths appends{"", {1, 4, 2, 3, 1, 1}, {700, 4, 65, 128, 1, 0}};
-  for (const std::int64_t page_size : {1, 16, 64}) {
-    add(1, page_size, appends);
-    add(16, page_size, appends);
-    add(16, page_size, appends, true);
-    add(128, page_size, {"", {2, 1, 4}, {150, 260, 70}});
-  }
-  // Logits that grow from step to step, by more than a row's base is left behind.
-  add(16, 16, {"", {3, 1}, {300, 400}});
-  all.back().name = "mla_rising";
-  all.back().edit = [](const cases::Site& s, double x) {
-    return s.plane == cases::Plane::k && s.dim < 64 ? x * static_cast<double>(1 + s.index / 40 * 2) : x;
-  };
-  return all;
 }
 
 /// A mask with more values fixed for a row than a kernel keeps of each.
@@ -151,7 +121,7 @@ inline cases::AttentionCase on_arch(cases::AttentionCase c, int arch) {
 inline std::vector<cases::AttentionCase> all_cases(int arch) {
   std::vector<cases::AttentionCase> all = invariant_cases();
   for (cases::AttentionCase& c : non_finite_cases()) all.push_back(std::move(c));
-  for (cases::AttentionCase& c : mla_cases()) all.push_back(std::move(c));
+  for (cases::AttentionCase& c : cases::mla_cases()) all.push_back(std::move(c));
   all.push_back(many_row_values_case());
   all.push_back(long_decode_case());
   for (std::vector<cases::AttentionCase> some :
