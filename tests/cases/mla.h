@@ -37,6 +37,17 @@ inline std::vector<AttentionCase> mla_cases() {
   all.back().edit = [](const Site& s, double x) {
     return s.plane == Plane::k && s.dim < 64 ? x * static_cast<double>(1 + s.index / 40 * 2) : x;
   };
+  // A list of tokens for each query row, in no order, as sparse attention selects them.
+  add(16, 1, {"", {5, 1, 3}, {}});
+  AttentionCase& sparse = all.back();
+  sparse.name = "mla_sparse";
+  sparse.kv_len = {200, 50, 300};
+  SegmentCase& s = sparse.segments[0];
+  for (std::int64_t row = 0; row <= 9; ++row) s.qo_indptr.push_back(row);
+  for (std::int64_t row = 0; row < 9; ++row) {
+    s.kv_len.push_back(row * 37 % 150);
+    for (std::int64_t j = 0; j < s.kv_len.back(); ++j) s.page_pos.push_back(j * 11 % 173 + row);
+  }
   return all;
 }
 
