@@ -45,15 +45,19 @@ inline cases::AttentionCase invariant_case(std::string name, const std::vector<s
   return c;
 }
 
+inline cases::AttentionCase invariant_mla_case(std::string name, const std::vector<std::int64_t>& ids) {
+  cases::AttentionCase c = invariant_case(std::move(name), ids);
+  c.spec = cases::make_spec(4, 1, 576, 512);
+  c.spec.v_is_k = true;
+  c.spec.batch_invariant = true;
+  return c;
+}
+
 /// Batch-invariant: all four requests together and by pairs; a plain sum, whose chunks are added; MLA.
 inline std::vector<cases::AttentionCase> invariant_cases() {
   std::vector<cases::AttentionCase> all = {invariant_case("invariant_0123", {0, 1, 2, 3}), invariant_case("invariant_20", {2, 0}),
                                            invariant_case("invariant_31", {3, 1}), invariant_case("invariant_sigmoid", {3, 2, 1}),
-                                           invariant_case("invariant_mla", {2, 3, 1})};
-  AttentionSpec& mla = all.back().spec;
-  mla = cases::make_spec(4, 1, 576, 512);
-  mla.v_is_k = true;
-  mla.batch_invariant = true;
+                                           invariant_mla_case("invariant_mla", {2, 3, 1})};
   AttentionSpec& sum = all[all.size() - 2].spec;
   sum.variant.softmax = false;
   sum.variant.logits = variants::sigmoid_logits(-1.0F);
