@@ -265,6 +265,39 @@ TEST(AttentionKernels, QueriesOf8BitsAreServedWhereAskedFor) {
   EXPECT_NE(refusal(Code::unsupported, [&] { choose(s, hopper, "wgmma"); }).find("spec.q_dtype=e5m2"), std::string::npos);
 }
 
+/// MLA has tiles for both classes there, but only where the family is asked for.
+TEST(AttentionKernels, HopperHasMlaIfAsked) {
+  const Target& hopper = kTargets[5];
+  for (const int rope : {0, 64}) {
+    AttentionSpec s{.num_qo_heads = 128, .num_kv_heads = 1, .head_dim_qk = 576, .head_dim_vo = 512, .head_dim_rope = rope, .v_is_k = true};
+    s.variant.mask = variants::causal();
+    for (const attention::CudaKernel& kernel : choose(s, hopper, "").classes) EXPECT_EQ(kernel.family, "mma");
+    const attention::CudaKernels asked = choose(s, hopper, "wgmma");
+    for (const attention::CudaKernel& kernel : asked.classes) {
+      EXPECT_EQ(kernel.family, "wgmma");
+      EXPECT_LE(kernel.shared_bytes, hopper.shared_per_block << 10);
+    }
+    EXPECT_EQ(asked.tune.small_rows, 64);
+    EXPECT_EQ(asked.tune.invariant_chunk % asked.tune.classes[1].kv_block, 0);
+    const auto refused = [&](const AttentionSpec& spec, const Target& target, const char* why) {
+      EXPECT_NE(refusal(Code::unsupported, [&] { choose(spec, target, "wgmma"); }).find(why), std::string::npos) << why;
+    };
+    refused(s, kTargets[1], "needs sm_90");
+    AttentionSpec other = s;
+    other.variant.logits = variants::soft_cap(30.0F);
+    refused(other, hopper, "MLA with a logits hook");
+    other = s;
+    other.k_dtype = other.v_dtype = DType::e4m3;
+    if (rope == 0) {
+      other.k_scale = other.v_scale = ScaleGranularity::tensor;
+      refused(other, hopper, "K and V must have Q's type");
+      other = s;
+      other.head_dim_qk = 544;
+      refused(other, hopper, "MLA must have 576 dims of K");
+    }
+  }
+}
+
 /// Where no group has more than eight packed rows, decode has a kernel for as many; a group of more query heads never has so few.
 TEST(AttentionKernels, FewRowsHaveAKernelOfTheirOwn) {
   const auto choose_rows = [](const AttentionSpec& given, std::int64_t max_rows) {

@@ -125,8 +125,7 @@ TEST(EmulatedNonFinite, IsWhereF32HasIt) {
 }
 
 /// A request's rows have the same bits in every batch.
-void expect_invariant(const std::string& family) {
-  const std::vector<cases::AttentionCase> all = invariant_cases();
+void expect_invariant(const std::string& family, const std::vector<cases::AttentionCase>& all = invariant_cases()) {
   std::map<std::int64_t, std::vector<std::vector<std::byte>>> rows;  // of each request
   for (std::size_t i = 0; i < 3; ++i) {
     const cases::Problem p(on_arch(all[i], kSm));
@@ -144,6 +143,11 @@ void expect_invariant(const std::string& family) {
 TEST(EmulatedInvariance, ChosenKernels) { expect_invariant(""); }
 TEST(EmulatedInvariance, MmaKernels) { expect_invariant("mma"); }
 TEST(EmulatedInvariance, Floor) { expect_invariant("floor"); }
+/// Which of a block's two groups scores a step depends on what it did before.
+TEST(EmulatedInvariance, MlaByName) {
+  if (kSm != 90) GTEST_SKIP() << "needs sm_90's kernels";
+  expect_invariant("wgmma", {invariant_mla_case("13", {1, 3}), invariant_mla_case("331", {3, 3, 1}), invariant_mla_case("1", {1})});
+}
 
 TEST(EmulatedPlan, FreeBlocksTakeUnits) {
   const cases::Problem p(on_arch(long_decode_case(), kSm));

@@ -23,6 +23,7 @@
 #include "ptx/thread.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "ptx/wgmma_forms.cuh"
 #include "ptx/wgmma_fp8.cuh"
 
 namespace girih {
@@ -939,6 +940,80 @@ TEST(Emulator, StmatrixIsLdmatrixTurnedRound) {
       },
       {.num_threads = 32, .shared_bytes = 512});
   EXPECT_TRUE(contains(error, "stmatrix_x4") && contains(error, "not a multiple of 16")) << error;
+}
+
+struct FormsParams {
+  const u16* a;  // [64, 64]
+  const u16* b;  // [64, 256]
+  float* s;      // [64, 64]: A times the first 64 columns of B, transposed
+  float* o;      // [64, 256]: 1 + A B
+};
+/// A in registers with B's rows along N, and A in shared memory with B's along K.
+template <typename T>
+__global__ void multiply_group_other_way(const __grid_constant__ FormsParams p) {
+  u8* s_rows = ptx::shared_memory();
+  const int t = ptx::thread_idx();
+  const auto fill = [&](const u16* rows, int stride, int first) {
+    for (int i = t; i < 64 * 64; i += 128) {
+      reinterpret_cast<u16*>(s_rows)[(first + i / 64) * 64 + ((i % 64 / 8 ^ i / 64 % 8) * 8 + i % 8)] = rows[i / 64 * stride + i % 64];
+    }
+  };
+  fill(p.a, 64, 0);
+  for (int stack = 0; stack < 4; ++stack) fill(p.b + 64 * stack, 256, 64 + 64 * stack);
+  ptx::fence_async_proxy();
+  ptx::sync_block();
+  const int row = t / 32 * 16 + t % 32 / 4;
+  u32 a[4][4];
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      const u16* pair = p.a + (row + j % 2 * 8) * 64 + 16 * i + j / 2 * 8 + t % 4 * 2;
+      a[i][j] = pair[0] | static_cast<u32>(pair[1]) << 16;
+    }
+  }
+  float s[8][4];
+  float o[32][4];
+  for (auto& tile : o) {
+    for (float& x : tile) x = 1.0F;
+  }
+  ptx::wgmma_fence();
+  for (int i = 0; i < 4; ++i) {
+    ptx::wgmma_registers_mn<T>(s, a[i], ptx::rows_along_mn(s_rows + 64 * 128) + static_cast<u64>(2 * i), i > 0);
+    ptx::wgmma_shared_k<T>(o, ptx::rows_along_mn(s_rows) + static_cast<u64>(2 * i),
+                           ptx::rows_along_k(s_rows + 64 * 128, 64 * 128) + static_cast<u64>(128 * i), true);
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+  for (int j = 0; j < 4; ++j) {
+    for (int n = 0; n < 8; ++n) p.s[(row + j / 2 * 8) * 64 + n * 8 + t % 4 * 2 + j % 2] = s[n][j];
+    for (int n = 0; n < 32; ++n) p.o[(row + j / 2 * 8) * 256 + n * 8 + t % 4 * 2 + j % 2] = o[n][j];
+  }
+}
+template <typename T>
+void check_other_way() {
+  const std::vector<u16> a = integer_rows<T>(64, 7);
+  const std::vector<u16> b = integer_rows<T>(4 * 64, 8);
+  const auto at = [](auto row, auto width, auto col) { return static_cast<std::size_t>(row * width + col); };
+  std::vector<float> want_s(64 * 64, 0.0F);
+  std::vector<float> want_o(64 * 256, 1.0F);
+  for (int i = 0; i < 64; ++i) {
+    for (int k = 0; k < 64; ++k) {
+      const float x = value_of(a[at(i, 64, k)], T{});
+      for (int j = 0; j < 64; ++j) want_s[at(i, 64, j)] += x * value_of(b[at(j, 256, k)], T{});
+      for (int j = 0; j < 256; ++j) want_o[at(i, 256, j)] += x * value_of(b[at(k, 256, j)], T{});
+    }
+  }
+  std::vector<float> s(64 * 64);
+  std::vector<float> o(64 * 256);
+  for (const std::uint64_t seed : {0, 1}) {
+    launch(multiply_group_other_way<T>, {a.data(), b.data(), s.data(), o.data()},
+           {.num_threads = 128, .shared_bytes = 5 * 64 * 128, .seed = seed});
+    EXPECT_EQ(s, want_s) << seed;
+    EXPECT_EQ(o, want_o) << seed;
+  }
+}
+TEST(Emulator, ProductsOfAWarpgroupTheOtherWay) {
+  check_other_way<bf16>();
+  check_other_way<f16>();
 }
 
 // ---------------------------------------------------------------------------------------------------------------- clusters

@@ -25,6 +25,9 @@ struct CudaTile {
   std::int64_t shared_bytes = 0;
   std::int64_t cost_bytes = 0;  // that a unit of cost reads, where they are what it costs
   variant::CudaMath math = variant::CudaMath::exact;
+  // In place of the family's own, where it has kernels apart:
+  std::string_view include;
+  std::string_view function;
 };
 
 struct CudaRequest {
@@ -42,10 +45,13 @@ struct CudaFamily {
   /// Why the family does not take a class; empty where it does.
   std::string (*refusal)(const CudaRequest& request, int tile_class);
   CudaTile (*tile)(const CudaRequest& request, int tile_class);
-  bool large_only = false;  // it has no kernel for small tiles: where it is asked for, these go to the next family
+  bool large_only = false;  // where it is asked for, small tiles that it does not take go to the next family
 };
 
 extern const CudaFamily kWgmmaFamily;
+/// Its MLA (cuda_wgmma_mla.cc), for tiles of both classes.
+std::string wgmma_mla_refusal(const CudaRequest& request);
+CudaTile wgmma_mla_tile();
 extern const CudaFamily kMmaFamily;
 extern const CudaFamily kFloorFamily;
 

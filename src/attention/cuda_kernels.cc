@@ -76,14 +76,14 @@ CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, co
       "  using namespace girih::attention;\n"
       "  {}<Config{{{}}},\n            Variant>(p);\n"
       "}}\n",
-      key, family.name, role, family.include, variant::print_cuda(request.program, rope, tile.math), tile.threads, tile.blocks_per_sm,
-      kernel.name, family.function, print_config(request.spec, tile, tile_class));
+      key, family.name, role, tile.include.empty() ? family.include : tile.include, variant::print_cuda(request.program, rope, tile.math), tile.threads, tile.blocks_per_sm,
+      kernel.name, tile.function.empty() ? family.function : tile.function, print_config(request.spec, tile, tile_class));
   return kernel;
 }
 
 const CudaFamily& choose_family(const CudaRequest& request, std::string_view wanted, int tile_class) {
   for (const CudaFamily* family : kFamilies) {
-    if (family->name == wanted && family->large_only && tile_class == kSmall) wanted = "";
+    if (family->name == wanted && family->large_only && tile_class == kSmall && !family->refusal(request, tile_class).empty()) wanted = "";
   }
   std::string reasons;
   for (const CudaFamily* family : kFamilies) {

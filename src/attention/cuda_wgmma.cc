@@ -32,6 +32,9 @@ constexpr int kConsumedStages = 2;  // of V that is transposed, and of K and V t
 bool is_fp8(const AttentionSpec& spec) { return bits(spec.q_dtype) == 8; }
 bool is_widened(const AttentionSpec& spec) { return bits(spec.k_dtype) < bits(spec.q_dtype); }
 
+/// V of more dims than a warpgroup can sum, in K.
+bool is_mla(const AttentionSpec& spec) { return spec.v_is_k && spec.head_dim_vo > 256; }
+
 bool keeps_rows(const CudaRequest& request) { return !request.program.mask.empty() || !request.program.logits.empty(); }
 
 std::int64_t shared_bytes(const CudaRequest& request, Shape shape) {
@@ -96,6 +99,7 @@ std::string wgmma_refusal(const CudaRequest& request, int tile_class) {
   const AttentionSpec& s = request.spec;
   const variant::Program& v = request.program;
   if (request.device.arch != 90) return "needs sm_90";
+  if (is_mla(s)) return wgmma_mla_refusal(request);
   if (tile_class == kSmall) return "takes large tiles only";
   if (s.v_is_k || s.head_dim_rope > 0) return "K in two tensors, and V in K's";
   if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";
@@ -109,6 +113,7 @@ std::string wgmma_refusal(const CudaRequest& request, int tile_class) {
 }
 
 CudaTile wgmma_tile(const CudaRequest& request, int) {
+  if (is_mla(request.spec)) return wgmma_mla_tile();
   const Shape shape = shape_of(request);
   CudaTile tile;
   tile.producers = kProducers + (is_widened(request.spec) ? kWideners : 0);

@@ -35,14 +35,17 @@ bool describe(const KvPlane& plane, const KvStore& store, std::int64_t dims, std
 int map_store(const AttentionSpec& spec, const KvStore& store, int step, abi::TensorMap (&maps)[2]) {
   if (store.page_size % 8 != 0 || store.has_partial_page) return 0;
   const auto tokens = static_cast<int>(store.page_size == kEndlessPage ? step : std::gcd(store.page_size, std::int64_t{step}));
-  const KvPlane* planes[] = {&store.k, &store.v};
-  const int dims[] = {spec.head_dim_qk, spec.head_dim_vo};
-  for (int i = 0; i < 2; ++i) {
+  const auto map = [&](const KvPlane& plane, int dims, abi::TensorMap& to) {
     abi::TensorBox box;
-    if (!describe(*planes[i], store, dims[i], spec.num_kv_heads, tokens, box)) return 0;
-    maps[i] = {};
-    std::memcpy(&maps[i], &box, sizeof(box));
-  }
+    if (!describe(plane, store, dims, spec.num_kv_heads, tokens, box)) return false;
+    to = {};
+    std::memcpy(&to, &box, sizeof(box));
+    return true;
+  };
+  if (!map(store.k, spec.head_dim_qk - spec.head_dim_rope, maps[0])) return 0;
+  maps[1] = maps[0];
+  if (spec.head_dim_rope > 0) return map(store.k_rope, spec.head_dim_rope, maps[1]) ? tokens : 0;
+  if (!spec.v_is_k && !map(store.v, spec.head_dim_vo, maps[1])) return 0;
   return tokens;
 }
 

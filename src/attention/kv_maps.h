@@ -12,7 +12,8 @@
 
 namespace girih::attention {
 
-/// Describes the store for kernels that take `step` keys at a time: maps[0] K, maps[1] V, each an abi::TensorBox. Returns the keys of a
+/// Describes the store for kernels that take `step` keys at a time: maps[0] K, maps[1] V, or where V is K's
+/// the second part of K; each an abi::TensorBox. Returns the keys of a
 /// box; 0 where the copy engine cannot take the store (strides that are not multiples of 16 bytes, pages of other than a multiple of 8
 /// tokens).
 int map_store(const AttentionSpec& spec, const KvStore& store, int step, abi::TensorMap (&maps)[2]);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "cases/cuda_only.h"
+#include "cases/mla.h"
 #include "cases/regressions.h"
 #include "cases/serving.h"
 #include "device.h"
@@ -20,7 +21,7 @@ using cases::Problem;
 std::vector<AttentionCase> all_cases() {
   std::vector<AttentionCase> all;
   for (auto list : {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases(),
-                    cases::widened_key_cases()}) {
+                    cases::widened_key_cases(), cases::mla_cases()}) {
     for (AttentionCase& c : list) all.push_back(std::move(c));
   }
   return all;
@@ -34,7 +35,19 @@ struct CaseRun {
 };
 void PrintTo(const CaseRun& run, std::ostream* out) { *out << run.c.name << ' ' << run.family; }
 
-/// The case by the table's choice; by "mma" where that is not the choice everywhere; by "floor" if that is asked for.
+/// Whether Hopper's own family takes a spec only where it is asked for.
+bool takes_if_asked(const AttentionSpec& spec) {
+  try {
+    attention::cuda_kernels_of(spec, cuda::example_device(90), "wgmma");
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != Code::unsupported) throw;
+    return false;
+  }
+}
+
+/// The case by the table's choice; by "mma" where that is not the choice everywhere; by "wgmma" where it is taken only if asked for; by "floor"
+/// if that is asked for.
 void add_runs(const AttentionCase& c, bool floor, std::vector<CaseRun>& all) {
   const std::vector<attention::CudaKernel> on_hopper = attention::cuda_kernels_of(c.spec, cuda::example_device(90));
   const bool has_more = std::any_of(on_hopper.begin(), on_hopper.end(), [](const auto& kernel) { return kernel.family == "wgmma"; });
@@ -43,13 +56,13 @@ void add_runs(const AttentionCase& c, bool floor, std::vector<CaseRun>& all) {
     if (family == std::string_view("floor") && !floor) continue;
     all.push_back({family, c});
   }
+  if (!has_more && takes_if_asked(c.spec)) all.push_back({"wgmma", c});
 }
 
 std::vector<CaseRun> all_runs() {
   std::vector<CaseRun> all;
   for (const AttentionCase& c : all_cases()) add_runs(c, true, all);
   for (const AttentionCase& c : cases::regression_cases()) add_runs(c, false, all);
-  for (const AttentionCase& c : cases::widened_key_cases()) all.push_back({"wgmma", c});  // only where asked for
   for (const AttentionCase& c : cases::fp8_query_cases()) {
     for (const char* family : {"wgmma", "floor"}) all.push_back({family, c});
   }
@@ -100,6 +113,7 @@ class AttentionCuda : public testing::TestWithParam<CaseRun> {};
 
 TEST_P(AttentionCuda, MatchesReference) {
   GIRIH_NEEDS_GPU();
+  if (!runs_here(GetParam())) GTEST_SKIP() << "needs sm_90";
   const auto& [family, c] = GetParam();
   if (!has_family(GetParam())) GTEST_SKIP() << "the GPU is not of sm_90";
   const Problem p(c);

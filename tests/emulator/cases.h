@@ -17,6 +17,7 @@
 #include "attention/spec.h"
 #include "cases/attention.h"
 #include "cases/cuda_only.h"
+#include "cases/mla.h"
 #include "cases/regressions.h"
 #include "girih/error.h"
 
@@ -45,15 +46,19 @@ inline cases::AttentionCase invariant_case(std::string name, const std::vector<s
   return c;
 }
 
+inline cases::AttentionCase invariant_mla_case(std::string name, const std::vector<std::int64_t>& ids) {
+  cases::AttentionCase c = invariant_case(std::move(name), ids);
+  c.spec = cases::make_spec(4, 1, 576, 512);
+  c.spec.v_is_k = true;
+  c.spec.batch_invariant = true;
+  return c;
+}
+
 /// Batch-invariant: all four requests together and by pairs; a plain sum, whose chunks are added; MLA.
 inline std::vector<cases::AttentionCase> invariant_cases() {
   std::vector<cases::AttentionCase> all = {invariant_case("invariant_0123", {0, 1, 2, 3}), invariant_case("invariant_20", {2, 0}),
                                            invariant_case("invariant_31", {3, 1}), invariant_case("invariant_sigmoid", {3, 2, 1}),
-                                           invariant_case("invariant_mla", {2, 3, 1})};
-  AttentionSpec& mla = all.back().spec;
-  mla = cases::make_spec(4, 1, 576, 512);
-  mla.v_is_k = true;
-  mla.batch_invariant = true;
+                                           invariant_mla_case("invariant_mla", {2, 3, 1})};
   AttentionSpec& sum = all[all.size() - 2].spec;
   sum.variant.softmax = false;
   sum.variant.logits = variants::sigmoid_logits(-1.0F);
@@ -133,6 +138,7 @@ inline cases::AttentionCase on_arch(cases::AttentionCase c, int arch) {
 inline std::vector<cases::AttentionCase> all_cases(int arch) {
   std::vector<cases::AttentionCase> all = invariant_cases();
   for (cases::AttentionCase& c : non_finite_cases()) all.push_back(std::move(c));
+  for (cases::AttentionCase& c : cases::mla_cases()) all.push_back(std::move(c));
   all.push_back(many_row_values_case());
   all.push_back(long_decode_case());
   for (std::vector<cases::AttentionCase> some :
@@ -150,18 +156,22 @@ inline std::int64_t max_rows(const cases::AttentionCase& c) {
   return std::max<std::int64_t>(tokens, 1) * (c.spec.num_qo_heads / c.spec.num_kv_heads);
 }
 
-/// The table's choice, then the families that it leaves out and that other GPUs or specs have. Of Q of 8 bits those that it leaves out.
+/// The table's choice, then the families that it leaves out and that other GPUs or specs have, or that must be asked for. Of Q of 8 bits those.
 inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
   if (bits(spec.q_dtype) == 8) return arch == 90 ? std::vector<std::string_view>{"wgmma", "floor"} : std::vector<std::string_view>{"floor"};
-  const attention::CudaKernels chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch));
-  const std::string_view other = chosen.classes[attention::kLarge].family == "wgmma" ? "mma" : "wgmma";
-  try {
-    attention::choose_cuda_kernels(spec, program, emulated_device(arch), other);
-  } catch (const Error& error) {
-    if (error.code() != Code::unsupported) throw;
-    return {"", "floor"};
+  const std::string chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch)).classes[attention::kLarge].family;
+  std::vector<std::string_view> all{""};
+  for (const std::string_view family : {"wgmma", "mma"}) {
+    if (chosen == family || chosen == "floor") continue;
+    try {
+      attention::choose_cuda_kernels(spec, program, emulated_device(arch), family);
+      all.push_back(family);
+    } catch (const Error& error) {
+      if (error.code() != Code::unsupported) throw;
+    }
   }
-  return {"", other, "floor"};
+  all.push_back("floor");
+  return all;
 }
 
 struct EmulatedSpec {
@@ -194,6 +204,10 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     // Segments: MLA in one tensor and two, sparse, a K in two tensors beside its own V.
     {"mla_one_decode_ps1", true},
     {"mla_two_decode_ps1"},
+    {"mla_heads1_page1"},
+    {"mla_heads16_page1"},
+    {"mla_heads16_page1_two"},
+    {"mla_heads128_page1"},
     {"sparse_mla", true},
     {"sparse_mla_two_tensors"},
     {"two_tensor_k_with_own_v", true},

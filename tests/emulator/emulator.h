@@ -90,6 +90,7 @@ struct GroupProduct {
   std::uint64_t b_tile;
   int num_tiles;  // of 8 columns
   bool accumulate;
+  bool other_way;  // B's rows lie along N where A is in registers, along K where it is not
   MmaType type;
 };
 
@@ -256,6 +257,7 @@ struct GroupOperand {
   std::uint64_t a_tile;
   std::uint64_t b_tile;
   bool accumulate;
+  bool other_way = false;  // as in GroupProduct
 };
 void issue_product(GroupOperand operand, int num_tiles, MmaType type, const Site& site);
 void commit_products(const Site& site);

@@ -172,7 +172,7 @@ void compute(const GroupProduct& p, int first_row, const Site& site) {
   for (int col = 0; col < 8 * p.num_tiles; ++col) {
     float b[kMaxDepth];
     for (int k = 0; k < depth; ++k) {
-      const bool along_k = in_registers && size == 2;
+      const bool along_k = in_registers != p.other_way && size == 2;
       b[k] = decode_element(p.type, along_k ? tile.along_k(col, k, site) : tile.along_mn(col, k, size, site));
     }
     for (int row = 0; row < kRows; ++row) {
@@ -189,7 +189,7 @@ void compute(const GroupProduct& p, int first_row, const Site& site) {
 void issue_product(GroupOperand operand, int num_tiles, MmaType type, const Site& site) {
   may_give_way();
   warp_collective(operand, site, [&](const std::array<GroupOperand*, kWarp>& lanes) {
-    GroupProduct product{{}, {}, operand.a_tile, operand.b_tile, num_tiles, operand.accumulate, type};
+    GroupProduct product{{}, {}, operand.a_tile, operand.b_tile, num_tiles, operand.accumulate, operand.other_way, type};
     for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
       const GroupOperand& own = *lanes[lane];
       if (own.a_tile != operand.a_tile || own.b_tile != operand.b_tile || own.accumulate != operand.accumulate)

@@ -1,0 +1,42 @@
+// MLA on Hopper: 576 dims of K, the first 512 of which are V, and tiles of 64 packed rows (tokens x heads) by steps of 64 keys. One block a
+// multiprocessor; of its twelve warps four bring data (wgmma_mla_producer.cuh) and eight, two warpgroups, compute (wgmma_mla_steps.cuh).
+// A tile's sums are 64 x 512 numbers, half of all registers: so each group sums all rows over half of V's dims, and both want every step's
+// weights. Steps are scored by the groups in turns, in the step's own slot of two:
+//   keys      | wait empty[s] | boxes or rows of K -> full[s] |                                         two warps, as far ahead as slots are free
+//   group s%2 | full[s] | S = Q K^T | softmax -> weights, 32 keys at a time -> passed[s] | O += P V, P in registers | empty[s] |
+//   the other | passed[s] | O += P V, P in shared memory | empty[s] | full[s + 1] | its scores ...
+// So a step's values are summed by both groups at once and in the order of steps, which is what makes one base for each row enough: who
+// raises it says so together with the weights. While a group computes weights nothing multiplies but the other's rest of the step before:
+// with two slots (Q takes as much as one) scores that ran ahead would keep the slot that the next keys must land in.
+// docs/performance.md has what bounds a step.
+#pragma once
+
+#include "attention/wgmma_mla_producer.cuh"
+#include "attention/wgmma_mla_steps.cuh"
+#include "ptx/launch.cuh"
+
+namespace girih::attention {
+
+template <Config c, class Variant>
+__device__ __forceinline__ void run_wgmma_mla(const Args& p) {
+  using Shape = MlaShape<c>;
+  static_assert(Shape::kSharedBytes <= c.shared_bytes);
+  u8* s_memory = ptx::shared_memory();
+  if (ptx::thread_idx() == 0) MlaMemory<c>{s_memory}.init();
+  ptx::wait_for_previous_grid();
+  prefetch_plan(p);
+  ptx::sync_block();
+  // Registers of a block are 64 Ki, 168 a thread: what bringing warps give up, the others take.
+  if (ptx::warp_idx() >= Shape::kWarps) {
+    ptx::lower_registers<40>();
+    MlaProducer<c>(p, s_memory).run(unit_items(p));
+  } else {
+    ptx::raise_registers<232>();
+    const typename Variant::Params params = Variant::load_params(p);
+    MlaSteps<c, Variant>(p, params, s_memory).run(unit_items(p));
+    write_empty_rows<c, Variant, typename Shape::Team>(p, params);
+  }
+  ptx::start_next_grid();
+}
+
+}  // namespace girih::attention

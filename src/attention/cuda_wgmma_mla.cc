@@ -1,0 +1,52 @@
+// The wgmma family's MLA (kernels/attention/wgmma_mla.cuh): one tile for all specs that it takes.
+#include "attention/cuda_family.h"
+#include "attention/spec.h"
+
+namespace girih::attention {
+namespace {
+
+constexpr int kRows = 64;  // of a tile, and keys of a step
+constexpr int kKeyDims = 576;
+constexpr int kValueDims = 512;
+constexpr int kRopeDims = kKeyDims - kValueDims;
+constexpr int kStages = 2;
+constexpr int kComputing = 256;  // threads
+constexpr int kProducers = 128;
+
+/// Keys, the first dims of Q, weights; then of each stage's rows bases and corrections, and of two tiles' ends two sums; flags, barriers, a
+/// word.
+constexpr std::int64_t kSharedBytes = kRows * (kStages * kKeyDims * 2 + kValueDims * 2 + kStages * kRows * 2) +
+                                      kRows * (kStages * 8 + 16) + kStages * 16 + (4 * kStages + 2) * 8 + 16;
+
+}  // namespace
+
+std::string wgmma_mla_refusal(const CudaRequest& request) {
+  const AttentionSpec& s = request.spec;
+  const variant::Program& v = request.program;
+  if (request.wanted != "wgmma") return "MLA only where the family is asked for: it has not run on a GPU yet";
+  if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return "q_dtype must be f16 or bf16";
+  if (s.k_dtype != s.q_dtype) return "K and V must have Q's type";
+  if (s.head_dim_qk != kKeyDims || s.head_dim_vo != kValueDims) return "MLA must have 576 dims of K, the first 512 of them V";
+  if (s.head_dim_rope != 0 && s.head_dim_rope != kRopeDims) return "a second tensor of K must have its last 64 dims";
+  if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";
+  if (!v.logits.empty() || !v.softmax) return "MLA with a logits hook or without softmax";
+  if (kSharedBytes > request.device.shared_per_block) return "no tile fits the device's shared memory";
+  return {};
+}
+
+CudaTile wgmma_mla_tile() {
+  CudaTile tile;
+  tile.threads = kComputing + kProducers;
+  tile.producers = kProducers;
+  tile.stages = kStages;
+  tile.shared_bytes = kSharedBytes;
+  tile.math = variant::CudaMath::approximate;
+  tile.include = "attention/wgmma_mla.cuh";
+  tile.function = "run_wgmma_mla";
+  // A step costs the same whatever rows a tile has. A tile's beginning, with nothing to multiply until Q is there, and its end are taken to
+  // cost about four.
+  tile.tune = {.tile_rows = kRows, .kv_block = kRows, .cost_piece = 4 * kRows, .cost_block = kRows, .cost_block_row = 0};
+  return tile;
+}
+
+}  // namespace girih::attention
