@@ -104,28 +104,35 @@ __device__ __forceinline__ void sum_parts(const Args& p, const typename Variant:
       own_state[i] = part < count ? load_part_state(p, static_cast<i64>(own[i]) + row) : empty_state();
     }
   };
-  take_window(0);
   RowState state = empty_state();
   float weight[PartRows::kSets];
   float o[kMergeDims] = {};
 #pragma unroll 1
   for (int begin = 0; begin < count; begin += kWindow) {
-    if (begin > 0) take_window(begin);
+    take_window(begin);
     const int end = min(kWindow, count - begin);
 #pragma unroll 1
     for (int first = 0; first < end; first += kAhead) {
       float next[kAhead][kMergeDims];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
-        if constexpr (kRegistersDear<c>) next[i][0] = next[i][1] = next[i][2] = next[i][3] = 0.0F;
+        if constexpr (kRegistersDear<c> || c.tile_rows > 16) next[i][0] = next[i][1] = next[i][2] = next[i][3] = 0.0F;
         const i32 part_row = ptx::shuffle(first + i < ptx::kWarp ? own[0] : own[1], (first + i) % ptx::kWarp);
         if (first + i < end && has_dims) load_floats(p.part_o + (static_cast<i64>(part_row) + row) * c.part_stride() + dim, next[i]);
       }
       if (first == 0) {  // while those are coming
         if (begin == 0) {
           state.m = ptx::max_number(own_state[0].m, own_state[1].m);
-          for (int i = lane + kWindow; i < count; i += ptx::kWarp) {
-            state.m = ptx::max_number(state.m, load_part_state(p, static_cast<i64>(from.parts[i].part_row) + row).m);
+          // Rare, and two at a time by hand: left to itself, the assembler makes sixteen of each turn, 260 instructions in every kernel.
+#pragma unroll 1
+          for (int i = lane + kWindow; i < count; i += 2 * ptx::kWarp) {
+            float tops[2];
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+              const int part = i + j * ptx::kWarp;
+              tops[j] = part < count ? load_part_state(p, static_cast<i64>(from.parts[part].part_row) + row).m : -kInfinity;
+            }
+            state.m = ptx::max_number(state.m, ptx::max_number(tops[0], tops[1]));
           }
 #pragma unroll
           for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2) state.m = ptx::max_number(state.m, ptx::shuffle_xor(state.m, mask));
@@ -234,6 +241,7 @@ __device__ __forceinline__ void write_empty_rows(const Args& p, const typename V
     for (int i = ptx::block_idx(); i < p.plan->num_empty_merges; i += ptx::num_blocks()) {
       constexpr float kZeros[kMergeDims] = {};
       const abi::MergeItem merge = merges[i];
+#pragma unroll 1
       for (i32 row = Team::warp_idx(); row < merge.row_count; row += Team::kWarps) {
         const auto writer = RowWriter<c, Variant>::final_row(p, params, merge.row_begin + row, merge.kv_head, empty_state(), 1.0F);
         for (int dim = ptx::lane_idx() * kMergeDims; dim < c.head_dim_vo; dim += kMergeSlice) writer.write(dim, kZeros);

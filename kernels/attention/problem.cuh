@@ -100,6 +100,7 @@ __device__ __forceinline__ RowPlace place_row(i32 row, i32 kv_head) {
 __device__ __forceinline__ i32 find_request(const abi::RequestInfo* requests, i32 num_requests, i64 token) {
   i32 low = 0;
   i32 high = num_requests;
+#pragma unroll 1
   while (high - low > 1) {
     const i32 middle = low + (high - low) / 2;
     if (requests[middle].q_begin <= token) {

@@ -270,6 +270,7 @@ __device__ __forceinline__ void describe_rows(const Args& p, const typename Vari
   const int row = ptx::lane_idx();
   if (row >= kRows) return;
   const RowPlace place = place_row<c>(item.row_begin + min(first_row + row, item.row_count - 1), item.kv_head);
+#pragma unroll 1
   while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
   const RowVars vars = describe_row(requests[request], request, place, item.kv_head);
   if constexpr (kKeepsHooks<Variant>) {
@@ -292,6 +293,7 @@ __device__ __forceinline__ void describe_two_rows(const Args& p, const typename 
     const int row = min(first_row + apart * half, item.row_count - 1);
     const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
     i32 request = first;
+#pragma unroll 1
     while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
     const RowVars vars = describe_row(requests[request], request, place, item.kv_head);
     mask_rows[half] = Variant::mask_row(params, vars);

@@ -195,6 +195,7 @@ __device__ __forceinline__ void describe_rows(const Args& p, const abi::WorkItem
 #pragma unroll 1
   for (int row = ptx::lane_idx(); row < rows; row += ptx::kWarp) {
     const RowPlace place = place_row<c>(item.row_begin + min(first_row + row, last_row), item.kv_head);
+#pragma unroll 1
     while (place.token >= requests[request].q_begin + requests[request].q_len) ++request;
     reinterpret_cast<RowVars*>(s_rows)[row] = describe_row(requests[request], request, place, item.kv_head);
   }

@@ -51,6 +51,7 @@ __device__ __forceinline__ bool any(bool value) { return __any_sync(kAllLanes, v
 __device__ __forceinline__ bool all(bool value) { return __all_sync(kAllLanes, value) != 0; }
 __device__ __forceinline__ u32 ballot(bool value) { return __ballot_sync(kAllLanes, value); }
 __device__ __forceinline__ int popcount(u32 value) { return __popc(value); }
+__device__ __forceinline__ int leading_zeros(u32 value) { return __clz(static_cast<int>(value)); }  // 32 of 0
 /// The sum over the lanes of the warp, modulo 2^32, and the largest.
 __device__ __forceinline__ u32 sum_warp(u32 value) {
 #if __CUDA_ARCH__ >= 800

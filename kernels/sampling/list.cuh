@@ -46,6 +46,8 @@ struct Shared {
   static constexpr int kMaxTiles = static_cast<int>(abi::kMaxVocab) * 4 / kConfig.tile_bytes + 2;
   static constexpr int kBins = kConfig.bins;
   static constexpr int kBinsEach = kBins / kThreads;
+  static constexpr int kBinBits = kBins == 2048 ? 11 : 10;
+  static_assert(kBins == 1 << kBinBits);
   u64 scratch[kWarps];
   Edits edits;
   u32 histogram[kBins * 2];
@@ -126,9 +128,7 @@ __device__ __forceinline__ void clear_histogram(S& s) {
 /// So many keys go into a bin that all of them have width + 1.
 template <typename S>
 __device__ __forceinline__ int shift_for(u32 width) {
-  int shift = 0;
-  while (width >> shift >= static_cast<u32>(S::kBins)) ++shift;
-  return shift;
+  return max(32 - ptx::leading_zeros(width) - S::kBinBits, 0);
 }
 
 /// A thread's bins, from the top, and the sum of those before them.

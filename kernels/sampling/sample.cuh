@@ -85,8 +85,7 @@ struct RowRun {
     sums.largest = key_of(best);
     sums.nan = reader.saw_nan() ? 1 : 0;
     const Sums all = all_sums<S>(sums);
-    u64 first = 0;
-    for (int r = 0; r < ptx::cluster_size(); ++r) first = max(first, s.best[r]);
+    const u64 first = warp_max(ptx::lane_idx() < ptx::cluster_size() ? s.best[ptx::lane_idx()] : 0);
     argmax = static_cast<int>(0xffffffffU - static_cast<u32>(first));
     select.settle(all, false);
   }
@@ -97,6 +96,7 @@ struct RowRun {
     const u64 need = min_p >= 1.0F ? largest : mass_needed(largest, min_p);
     u32 low = Select::kNothingKey + 1;
     u32 high = key_of(select.w.max);
+#pragma unroll 1
     while (low < high) {
       const u32 middle = low + (high - low) / 2;
       if (mass_of<kProbs>(value_of(middle), select.w) >= need) {
@@ -139,13 +139,14 @@ struct RowRun {
     }
     // Entries that lanes have at the same time are of few tiles: each lane adds to a sum of its own, in the histogram.
     int copies = ptx::kWarp;
+#pragma unroll 1
     while (reader.num_tiles() * copies > S::kBins) copies /= 2;
     ptx::sync_block();
     clear_histogram(s);
     ptx::sync_block();
     for_listed<S>([&](int i, u32 key) {
       const int position = s.list_position[i];
-      const int at = reader.tile_at(position) * copies + ptx::lane_idx() % copies;
+      const int at = reader.tile_at(position) * copies + (ptx::lane_idx() & (copies - 1));
       if (floor.keeps(key, position)) add_shared(s.histogram + 2 * at, mass_of<kProbs>(value_of(key), w));
     });
     ptx::sync_block();
@@ -266,6 +267,7 @@ struct RowRun {
   __device__ __attribute__((noinline)) void sort(int count, bool by_position) {
     S& s = own<S>();
     int size = 2;
+#pragma unroll 1
     while (size < count) size *= 2;
 #pragma unroll 1
     for (int i = count + ptx::thread_idx(); i < size; i += kThreads) {
@@ -331,6 +333,8 @@ struct Traits {
 template <Config kConfig, typename T, Traits kTraits>
 __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_slots) {
   constexpr bool kProbs = kTraits.probs;
+  constexpr bool kCounts = kTraits.top_k || kTraits.first;
+  [[maybe_unused]] constexpr CutBy kBy = kCounts && kTraits.top_p ? CutBy::either : kCounts ? CutBy::count : CutBy::mass;
   using Run = RowRun<kConfig, T, kProbs, kTraits.edits, kTraits.masked>;
   const i64 r = ptx::block_idx() / ptx::cluster_size();
   const i64 source = p.indices.rows == nullptr ? r : p.indices.at(r);
@@ -365,10 +369,11 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   // The first tokens of the order, by a cut of their own.
   int num_top = 0;
   if constexpr (kTraits.first) {
-    const Cut cut = select.template find<false>(static_cast<u64>(p.num_top), 0.0F, 0);
+    const Cut cut = select.template find<kBy>(false, static_cast<u64>(p.num_top), 0.0F, 0);
     num_top = run.collect(cut);
     if (select.leads()) {
       run.sort(num_top, false);
+#pragma unroll 1
       for (int i = ptx::thread_idx(); i < p.num_top; i += kThreads) {
         const bool there = i < num_top;
         p.top_tokens.set(r, i, there ? s.list_position[i] : -1);
@@ -398,13 +403,13 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   bool fresh = true;
   if constexpr (kTraits.top_k) {
     if (by_count) {
-      select.floor = select.template find<false>(static_cast<u64>(top_k), 0.0F, 0);
+      select.floor = select.template find<kBy>(false, static_cast<u64>(top_k), 0.0F, 0);
       fresh = false;
     }
   }
   if constexpr (kTraits.top_p) {
     if (by_mass) {
-      select.floor = select.template find<true>(0, top_p, p.joint != 0 && by_count ? total : 0);
+      select.floor = select.template find<kBy>(true, 0, top_p, p.joint != 0 && by_count ? total : 0);
       fresh = false;
     }
   }
@@ -423,6 +428,7 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
       if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, logprob_of<kProbs>(s.value, filtered ? kept : total, temperature, select.w));
     }
     if (kTraits.first && filtered) {
+#pragma unroll 1
       for (int i = ptx::thread_idx(); i < num_top; i += kThreads) {
         const float x = p.top_logprobs.data[r * p.top_logprobs.row_stride + i * p.top_logprobs.stride];
         const i64 at = p.top_tokens.at(r, i);
@@ -498,9 +504,9 @@ __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slo
   if constexpr (kKind == RowKind::softmax) {
     run.find_largest();
   } else if constexpr (kKind == RowKind::top_p_renorm) {
-    select.floor = select.template find<true>(0, top_p, 0);
+    select.floor = select.template find<CutBy::mass>(true, 0, top_p, 0);
   } else {
-    select.floor = select.template find<false>(static_cast<u64>(top_k), 0.0F, 0);
+    select.floor = select.template find<CutBy::count>(false, static_cast<u64>(top_k), 0.0F, 0);
   }
   const bool any = select.any();
   u64 kept = 0;

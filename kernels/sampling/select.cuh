@@ -10,6 +10,9 @@
 
 namespace girih::sampling {
 
+/// How a kernel's rows are cut.
+enum class CutBy : u8 { count, mass, either };
+
 /// The larger part of the work: a row's cuts. Reader: RowReader.
 template <typename Reader, typename S, bool kProbs>
 struct Selector {
@@ -37,10 +40,14 @@ struct Selector {
   __device__ __forceinline__ bool settle(const Sums& all, bool masses) {
     if (weighted) return false;
     const bool guessed = w.plain;
-    weighted = true;
+    weigh_by(all.largest);
     nan = all.nan != 0;
-    w = make_weighting(kProbs, value_of(all.largest), temperature);
     return masses && (!kProbs || w.plain != guessed);
+  }
+  /// A function of its own, as there are four places.
+  __device__ __attribute__((noinline)) void weigh_by(u32 largest) {
+    weighted = true;
+    w = make_weighting(kProbs, value_of(largest), temperature);
   }
 
   /// Before every pass: sums are cleared before any block can add to another's.
@@ -356,10 +363,9 @@ struct Selector {
   }
 
   /// Block 0, after a pass: the cut, or the next bracket.
-  template <bool kByMass>
-  __device__ __attribute__((noinline)) void decide(const Bracket& b, u64 need, const Sums& all) {
+  __device__ __attribute__((noinline)) void decide(const Bracket& b, bool by_mass, u64 need, const Sums& all) {
     S& s = own<S>();
-    const u64 above = kByMass ? mass_above() : all.above_count;
+    const u64 above = by_mass ? mass_above() : all.above_count;
     const u32 largest = key_of(w.max);
     const bool fits = s.num_spilled <= static_cast<u32>(S::kSpill);
     bool found = false;
@@ -374,11 +380,11 @@ struct Selector {
       if (!below) {
         const u32 low = b.low + (static_cast<u32>(bin) << b.shift);
         const u32 high = min(low + ((1U << b.shift) - 1U), b.high);
-        const u64 part = kByMass ? ~u64{0} : read_pair(s.histogram + 2 * bin);
-        next = b.shift > 0 && !kByMass && part > static_cast<u64>(kListCapacity) ? with_histogram(low, high) : Bracket{low, high, 0, 0};
+        const u64 part = by_mass ? ~u64{0} : read_pair(s.histogram + 2 * bin);
+        next = b.shift > 0 && !by_mass && part > static_cast<u64>(kListCapacity) ? with_histogram(low, high) : Bracket{low, high, 0, 0};
       }
     } else if (b.low == b.high) {
-      const u64 each = amount_of<kProbs>(b.low, kByMass, w);
+      const u64 each = amount_of<kProbs>(b.low, by_mass, w);
       below = need - above > each * all.inside_count;
       if (!below) {
         found = true;
@@ -387,7 +393,7 @@ struct Selector {
     } else if (!fits) {
       next = with_histogram(b.low, min(b.high, largest));
     } else {
-      found = cut_listed<kProbs, S>(b.low, min(b.high, largest), kByMass, need - above, w, cut);
+      found = cut_listed<kProbs, S>(b.low, min(b.high, largest), by_mass, need - above, w, cut);
       below = !found;
     }
     if (below) {
@@ -401,7 +407,7 @@ struct Selector {
       s.cut = cut;
       s.bracket = next;
       s.listed = b.histogram == 0 && b.low < b.high && fits ? 1 : 0;
-      s.summed = kByMass || b.high == abi::kKeyOfInf ? 1 : 0;
+      s.summed = by_mass || b.high == abi::kKeyOfInf ? 1 : 0;
       s.listed_low = b.low;
       s.listed_high = b.high;
     }
@@ -413,6 +419,7 @@ struct Selector {
     if (ptx::thread_idx() == 0) {
       u64 left = ties;
       int tile = 0;
+#pragma unroll 1
       while (tile < reader.num_tiles() && left > s.tile_inside[tile]) left -= s.tile_inside[tile++];
       s.tile = tile;
       s.left = left;
@@ -480,20 +487,37 @@ struct Selector {
     return leader.listed != 0 && leader.listed_high == abi::kKeyOfInf && cut.least() >= leader.listed_low;
   }
 
-  /// What keeps the first entries of those that `floor` keeps: `count` of them, or the part p of their mass (of `whole`, where that is not
-  /// 0).
-  template <bool kByMass>
-  __device__ __attribute__((noinline)) Cut find(u64 count, float p, u64 whole) {
+  /// One pass under any bracket.
+  template <CutBy kBy>
+  __device__ __forceinline__ Sums pass_under(const Bracket& b, bool by_mass) {
+    if (b.histogram != 0) return pass_histogram(b, by_mass);
+    if constexpr (kBy == CutBy::count) return pass<false>(b);
+    if constexpr (kBy == CutBy::mass) return pass<true>(b);
+    if constexpr (kBy == CutBy::either) return by_mass ? pass<true>(b) : pass<false>(b);
+  }
+  /// Block 0: the first bracket.
+  template <CutBy kBy>
+  __device__ __forceinline__ Bracket first_bracket(bool by_mass, u64 count, float p) {
+    if (num_sampled == 0) return {floor.least(), abi::kKeyOfInf, 0, 0};
+    if constexpr (kBy == CutBy::count) return bracket_by_count(count);
+    if constexpr (kBy == CutBy::mass) return bracket_by_mass(p);
+    if constexpr (kBy == CutBy::either) return by_mass ? bracket_by_mass(p) : bracket_by_count(count);
+  }
+
+  /// What keeps the first entries of those that `floor` keeps: by_mass: the part p of their mass (of `whole`, where that is not 0), else
+  /// `count` of them. kBy: what the kernel asks for at all; one function does for both, as its code is not what rows wait for.
+  template <CutBy kBy>
+  __device__ __attribute__((noinline)) Cut find(bool wants_mass, u64 count, float p, u64 whole) {
     S& s = own<S>();
+    const bool by_mass = kBy == CutBy::either ? wants_mass : kBy == CutBy::mass;
     const bool listed = lists_all(floor);
     sync_row();
     if (leads()) {
       if (listed) {
-        const Cut cut = find_listed(kByMass, count, p, whole);
+        const Cut cut = find_listed(by_mass, count, p, whole);
         if (ptx::thread_idx() == 0) s.cut = cut;
       } else {
-        Bracket first{floor.least(), abi::kKeyOfInf, 0, 0};
-        if (num_sampled != 0) first = kByMass ? bracket_by_mass(p) : bracket_by_count(count);
+        const Bracket first = first_bracket<kBy>(by_mass, count, p);
         ptx::sync_block();
         if (ptx::thread_idx() == 0) s.bracket = first;
       }
@@ -501,9 +525,9 @@ struct Selector {
     while (!listed) {
       prepare();
       const Bracket b = leader.bracket;
-      const Sums all = b.histogram != 0 ? pass_histogram(b, kByMass) : pass<kByMass>(b);
-      if (settle(all, kByMass)) continue;
-      if (leads()) decide<kByMass>(b, kByMass ? mass_needed(whole != 0 ? whole : all.total, p) : count, all);
+      const Sums all = pass_under<kBy>(b, by_mass);
+      if (settle(all, by_mass)) continue;
+      if (leads()) decide(b, by_mass, by_mass ? mass_needed(whole != 0 ? whole : all.total, p) : count, all);
       sync_row();
       if (leader.found != 0) break;
     }

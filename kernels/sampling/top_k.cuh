@@ -34,7 +34,7 @@ __device__ __forceinline__ void run_top_k(const abi::TopKParams& p, int num_slot
   const int length = p.lengths == nullptr ? p.vocab - start : min(max(p.lengths[r * p.lengths_stride], 0), p.vocab - start);
   Run run(p.input.data + r * p.input.row_stride + start * p.input.stride, p.input.stride, length, num_slots);
   run.begin(1.0F, true);
-  const Cut cut = run.select.template find<false>(static_cast<u64>(p.k), 0.0F, 0);
+  const Cut cut = run.select.template find<CutBy::count>(false, static_cast<u64>(p.k), 0.0F, 0);
   int count = run.collect(cut);
   if (run.select.leads()) {
     auto& s = own<typename Run::S>();

@@ -94,6 +94,7 @@ inline u32 ballot(bool value, const char* file = __builtin_FILE(), int line = __
   return vote(value, {"ballot", file, line});
 }
 inline int popcount(u32 value) { return __builtin_popcount(value); }
+inline int leading_zeros(u32 value) { return value == 0 ? 32 : __builtin_clz(value); }
 inline u32 sum_warp(u32 value, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulator::warp_collective(value, {"sum_warp", file, line}, [](const auto& lanes) {
     u32 sum = 0;
