@@ -90,6 +90,8 @@ _ALTERNATIVES: tuple[tuple[str, str], ...] = (
     ("*gated_residual*", "use flashinfer.norm.fused_add_rmsnorm"),
     ("*rmsnorm_sigmoid_gate*", "use flashinfer.norm.rmsnorm and torch.sigmoid"),
     ("quantization.*cake*", _PLUMBING),
+    ("quantization.nvfp4_quantize*_cute_dsl", "use flashinfer.nvfp4_quantize"),
+    ("quantization.kernels.*", _PLUMBING),
     ("quantization.*NVFP4_*", _PLUMBING),
     ("*.env_flag_enabled", _PLUMBING),
     ("*.nvfp4_per_token_scale_inv", "Girih's global scale is one number a tensor"),

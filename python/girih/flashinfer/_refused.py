@@ -51,7 +51,7 @@ class Refused:
 
 @cache
 def public_names() -> dict[str, dict[str, str]]:
-    """Of each module ("" is the package itself) its public names and where they come from or what they are."""
+    """Of each module ("" is the package itself) its public names and what they are, or "module.name" where they come from."""
     text = resources.files(__package__).joinpath("_names.json").read_text(encoding="utf-8")
     names: dict[str, dict[str, str]] = json.loads(text)["modules"]
     return names
@@ -67,11 +67,23 @@ def reason(module: str, name: str) -> str:
     return alternative(module, name)
 
 
+def _lent(module: str, name: str) -> Any:
+    """What `name` is where another module lends it to this one; None where that is refused too."""
+    owner, dot, original = public_names()[module][name].partition(".")
+    if not module or not dot or owner == module:
+        return None
+    value = getattr(sys.modules[f"{__package__}.{owner}"], original)
+    return None if isinstance(value, Refused) else value
+
+
 def refusals(module: str) -> Callable[[str], Any]:
     """A module's `__getattr__`: refused names where FlashInfer has such a name, AttributeError otherwise."""
 
     def getattr_(name: str) -> Any:
         if name in public_names().get(module, {}):
+            lent = _lent(module, name)
+            if lent is not None:
+                return lent
             qualified = f"{module}.{name}" if module else name
             return Refused(qualified, reason(module, name))
         raise AttributeError(f"module 'girih.flashinfer{'.' + module if module else ''}' has no attribute {name!r}")

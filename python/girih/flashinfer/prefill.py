@@ -72,6 +72,7 @@ def single_prefill_with_kv_cache(
     scale_q/k/v: f32 per head, k_scale and v_scale numbers. use_fp16_qk_reduction and backend are hints.
     Returns out [qo_len, num_qo_heads, head_dim_vo], or (out, lse f32 [qo_len, num_qo_heads], base 2).
     """
+    check_backend(backend)
     return single_attention(
         "single_prefill_with_kv_cache",
         q,
@@ -88,12 +89,12 @@ def single_prefill_with_kv_cache(
         rope_scale=rope_scale,
         rope_theta=rope_theta,
         o_dtype=o_dtype,
-        scales=(scale_q, _one_of(scale_k, k_scale, "k"), _one_of(scale_v, v_scale, "v"), kv_cache_sf),
+        scales=(scale_q, _product(scale_k, k_scale), _product(scale_v, v_scale), kv_cache_sf),
         return_lse=return_lse,
     )
 
 
-def _one_of(tensor: torch.Tensor | None, number: float | None, what: str) -> Any:
+def _product(tensor: torch.Tensor | None, number: float | None) -> Any:
     if tensor is None:
         return number
     return tensor if number is None else tensor * number

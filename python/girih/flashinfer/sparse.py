@@ -49,8 +49,7 @@ class _SparseWrapper(AttentionWrapper):
 
     @older_names(workspace_buffer="float_workspace_buffer")
     def __init__(self, float_workspace_buffer: torch.Tensor, backend: str = "auto") -> None:
-        super().__init__(float_workspace_buffer, "NHD")
-        self._backend = backend
+        super().__init__(float_workspace_buffer, "NHD", backend=backend)
         self._problem: Problem | None = None
         self._page_size = 1
         self._page_pos: torch.Tensor | None = None
