@@ -81,6 +81,7 @@ class AttentionWrapper:
         self._planner = Planner(self.device, frozen=self._use_cuda_graph)
         self._hooks: Hooks | None = None
         self._kv_indices: torch.Tensor | None = None
+        self._use_token_head_sf = False
         self._plan_params: dict[str, Any] = {}  #: run-time parameters that came with the plan, such as masks
         self._run_params: dict[str, Any] = {}  #: those of the last run's extra arguments
 

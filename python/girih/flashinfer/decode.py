@@ -18,7 +18,7 @@ from ._functional import single_attention
 from ._kv import run_form
 from ._paged_call import PagedCall, paged_attention, refuse_all, rows_of, scale_of_log2
 from ._planner import Batch, IndexArray, Limits, host_array, on_host
-from ._problem import FLOAT16, Problem, data_types, refuse
+from ._problem import FLOAT16, Problem, data_types, is_batch_invariant, refuse
 from ._wrapper import (
     AttentionWrapper,
     check_backend,
@@ -242,9 +242,10 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
             pos_encoding_mode,
             rope_scale,
             rope_theta,
-            disable_split_kv or fixed_split_size is not None,
+            is_batch_invariant(fixed_split_size, disable_split_kv),
             hooks=self._hooks,
         )
+        self._use_token_head_sf = use_token_head_sf
         self._plan(
             problem,
             on_host(indptr),
@@ -401,6 +402,8 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
         if self._hooks is not None:
             sinks = self._take_jit_arguments(args, sinks)
             args = ()
+        if self._use_token_head_sf and kv_cache_sf is None:
+            raise ValueError("kv_cache_sf: plan(use_token_head_sf=True) needs a pair (k_sf, v_sf), one scale per token and head")
         scales = with_scales(fp8_scales(args, q, self._name), q_scale, k_scale, v_scale, kv_cache_sf)
         kind = "base2" if return_lse or lse is not None else "none"
         form, stored, params = run_form(problem, kind, scales, sinks, self.device, self._kv_layout)
@@ -549,7 +552,7 @@ def fast_decode_plan(
         pos_encoding_mode,
         rope_scale,
         rope_theta,
-        disable_split_kv or fixed_split_size is not None,
+        is_batch_invariant(fixed_split_size, disable_split_kv),
         hooks=self._hooks,
     )
     host = on_host(indptr if global_override_indptr_cpu is None else global_override_indptr_cpu)

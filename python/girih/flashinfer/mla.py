@@ -10,6 +10,7 @@ import torch
 
 import girih
 
+from ._kv import check_sinks
 from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages
 from ._problem import _FP8, FLOAT16, Form, Problem, data_types, refuse, torch_dtype
 from ._wrapper import AttentionWrapper, older_names
@@ -367,6 +368,8 @@ class BatchMLAPagedAttentionWrapper(AttentionWrapper):
         has_rope = problem.head_dim_rope > 0
         store = girih.KvStore.paged(ckv, k_rope=kpe if has_rope else None, **scales)
         kind: Any = ("natural" if return_lse_base_on_e else "base2") if return_lse or lse is not None else "none"
+        if sinks is not None:
+            check_sinks(sinks, problem.num_qo_heads)
         params = None if sinks is None else {"sinks": sinks.float()}
         form = Form(kind, sinks is not None, granularity, granularity)
         result = self._compute(

@@ -98,6 +98,7 @@ class BlockSparseAttentionWrapper(_SparseWrapper):
 
     _name = "BlockSparseAttentionWrapper"
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def plan(
         self,
         indptr: torch.Tensor | None,
@@ -219,6 +220,7 @@ class BlockSparseAttentionWrapper(_SparseWrapper):
         self._page_size, self._page_pos = block_cols, None
         self._kv_indices = torch.from_numpy(columns.astype(np.int32)).to(self.device)
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def forward(
         self,
         q: torch.Tensor,
@@ -290,6 +292,7 @@ class VariableBlockSparseAttentionWrapper(_SparseWrapper):
 
     _name = "VariableBlockSparseAttentionWrapper"
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def plan(
         self,
         block_mask_map: torch.Tensor,
@@ -348,6 +351,7 @@ class VariableBlockSparseAttentionWrapper(_SparseWrapper):
 
     begin_forward = plan
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def forward(
         self,
         q: torch.Tensor,

@@ -200,6 +200,14 @@ def test_scales_of_an_unquantised_cache(with_tensors: bool) -> None:
         check(out[rows], attend(q[rows], k * k_of, v * v_of)[0], 4e-3)
 
 
+def test_scales_that_plan_announced() -> None:
+    batch = paged_batch([1] * 2, [9, 14])
+    wrapper = planned(batch, 4, kv_data_type=torch.float8_e4m3fn, use_token_head_sf=True)
+    cache = tuple(x.to(torch.float8_e4m3fn) for x in (batch.k, batch.v))
+    with pytest.raises(ValueError, match="kv_cache_sf"):
+        wrapper.run(queries(batch, 4), cache)
+
+
 def test_sinks() -> None:
     batch = paged_batch([1] * 2, [20, 35])
     q = queries(batch, 4)
