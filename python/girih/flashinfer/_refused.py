@@ -33,6 +33,9 @@ class Refused:
             raise AttributeError(name)
         return Refused(f"{self._name}.{name}", self._instead)
 
+    def __iter__(self) -> NoReturn:
+        self()
+
     def __instancecheck__(self, instance: object) -> bool:
         return False
 
@@ -105,6 +108,10 @@ class RefusedModule(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         return self._getattr(name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Some modules bear the name of a function in them, which FlashInfer's top level has in their place."""
+        raise NotImplementedError(f"flashinfer.{self._module} is not implemented by Girih: {alternative(self._module, '')}")
 
     def __dir__(self) -> list[str]:
         return sorted(public_names()[self._module])

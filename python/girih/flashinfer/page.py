@@ -199,7 +199,7 @@ def _with_append_indptr(function: _F) -> _F:
     kv_last_page_len, kv_layout), by which request i appends its rows [append_indptr[i], append_indptr[i + 1]) at its end."""
 
     @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> None:
+    def call(*args: Any, **kwargs: Any) -> Any:
         if "append_indptr" not in kwargs and (len(args) < 4 or not _is_cache(args[3])):
             return function(*args, **kwargs)
         names = ("append_key", "append_value", "append_indptr", "paged_kv_cache", "kv_indices", "kv_indptr", "kv_last_page_len", "kv_layout")
