@@ -103,6 +103,7 @@ from .quantization import mxfp8_quantize as mxfp8_quantize
 from .quantization import nvfp4_batched_quantize as nvfp4_batched_quantize
 from .quantization import nvfp4_block_scale_interleave as nvfp4_block_scale_interleave
 from .quantization import nvfp4_kv_dequantize as nvfp4_kv_dequantize
+from .quantization import nvfp4_kv_dequantize_paged as nvfp4_kv_dequantize_paged
 from .quantization import nvfp4_kv_quantize as nvfp4_kv_quantize
 from .quantization import nvfp4_quantize as nvfp4_quantize
 from .quantization import packbits as packbits

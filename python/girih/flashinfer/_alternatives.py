@@ -94,7 +94,6 @@ _ALTERNATIVES: tuple[tuple[str, str], ...] = (
     ("quantization.*NVFP4_*", _PLUMBING),
     ("*.env_flag_enabled", _PLUMBING),
     ("*.nvfp4_per_token_scale_inv", "Girih's global scale is one number a tensor"),
-    ("*.nvfp4_kv_dequantize_paged", "attention reads NVFP4 pages itself; girih.dequantize takes rows"),
     (
         "*.nvfp4_quantize_paged_kv_cache",
         "use nvfp4_quantize_append_paged_kv_cache; it lays V's scales out for other kernels",

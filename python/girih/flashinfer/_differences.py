@@ -45,6 +45,7 @@ DIFFERENCES: dict[str, str] = {
     "quantization.nvfp4_quantize": _NVFP4 + "; reads a_global_sf on the host; no do_shuffle, no per_token_activation",
     "quantization.nvfp4_batched_quantize": _NVFP4 + "; one call for each matrix",
     "quantization.silu_and_mul_nvfp4_quantize": _NVFP4 + "; two passes",
+    "quantization.nvfp4_kv_dequantize_paged": "gathers by PyTorch; waits for the lengths and scales on a GPU",
     "quantization.nvfp4_kv_quantize": _NVFP4 + "; any device",
     "quantization.per_token_group_quant_8bit": "groups of 128 or of a whole row; f32 scales; groups below eps keep their own scale",
     "quantization.e2m1_and_ufp8sf_scale_to_float": "needs no GPU",

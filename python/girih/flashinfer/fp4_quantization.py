@@ -25,6 +25,9 @@ from .quantization.fp4_quantization import (
     nvfp4_kv_dequantize as nvfp4_kv_dequantize,
 )
 from .quantization.fp4_quantization import (
+    nvfp4_kv_dequantize_paged as nvfp4_kv_dequantize_paged,
+)
+from .quantization.fp4_quantization import (
     nvfp4_kv_quantize as nvfp4_kv_quantize,
 )
 from .quantization.fp4_quantization import (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import girih
 import girih.flashinfer as flashinfer
 from torch import Tensor
 
@@ -260,6 +262,37 @@ def test_nvfp4_of_keys_and_values() -> None:
     assert ((values - x).abs() <= bound * 1.1).all()
     with pytest.raises(NotImplementedError, match="sf_vec_size"):
         flashinfer.fp4_quantize(x, scale, sf_vec_size=32, sf_use_ue8m0=True)
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_nvfp4_pages(layout: str, stacked: bool) -> None:
+    torch.manual_seed(22)
+    pages, page_size, heads, dim = 5, 4, 2, 32
+    lengths = torch.tensor([6, 0, 3], dtype=torch.int32)
+    tables = torch.tensor([[3, 1], [0, 0], [4, 0]], dtype=torch.int32)
+    shape = (pages, 2, page_size, heads) if layout == "NHD" else (pages, 2, heads, page_size)
+    codes = torch.randint(256, (*shape, dim // 2), dtype=torch.uint8)
+    scales = torch.randint(0x30, 0x48, (*shape, dim // 16), dtype=torch.uint8).view(torch.float8_e4m3fn)
+    cache: Any = codes if stacked else (codes[:, 0], codes[:, 1])
+    factors: Any = scales if stacked else (scales[:, 0], scales[:, 1])
+    outputs = [torch.full((3, 6, heads, dim), 7.0, dtype=torch.float16) for _ in range(2)]
+    given = (tables, lengths, torch.tensor([0.5]), torch.tensor([2.0]))
+    flashinfer.nvfp4_kv_dequantize_paged(cache, factors, *given, *outputs, kv_layout=layout)
+    for half, (out, factor) in enumerate(zip(outputs, (0.5, 2.0), strict=True)):
+        for request, length in enumerate(lengths.tolist()):
+            assert (out[request, length:] == 7).all()
+            for token in range(length):
+                page, place = tables[request, token // page_size], token % page_size
+                at = (page, half, place) if layout == "NHD" else (page, half, slice(None), place)
+                wanted = girih.dequantize(codes[at], scales[at].view(torch.uint8), "block", codes="nvfp4", global_scale=factor, dtype="f16")
+                assert torch.equal(out[request, token], wanted)
+    with pytest.raises(ValueError, match="block_tables column count"):
+        flashinfer.nvfp4_kv_dequantize_paged(cache, factors, tables[:, :1], *given[1:], *outputs, kv_layout=layout)
+    with pytest.raises(ValueError, match="must be scalar tensors"):
+        flashinfer.nvfp4_kv_dequantize_paged(cache, factors, *given[:2], torch.ones(2), given[3], *outputs, kv_layout=layout)
+    with pytest.raises(ValueError, match="output_v"):
+        flashinfer.nvfp4_kv_dequantize_paged(cache, factors, *given, outputs[0], outputs[1].float(), kv_layout=layout)
 
 
 def power_of_two_scales(x: Tensor, largest: float) -> list[list[float]]:

@@ -23,6 +23,9 @@ from .fp4_quantization import (
     nvfp4_kv_dequantize as nvfp4_kv_dequantize,
 )
 from .fp4_quantization import (
+    nvfp4_kv_dequantize_paged as nvfp4_kv_dequantize_paged,
+)
+from .fp4_quantization import (
     nvfp4_kv_quantize as nvfp4_kv_quantize,
 )
 from .fp4_quantization import (

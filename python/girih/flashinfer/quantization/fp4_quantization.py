@@ -241,6 +241,57 @@ def nvfp4_kv_quantize(input: torch.Tensor, global_scale: torch.Tensor) -> tuple[
     return _encode(input, float(global_scale), SfLayout.layout_linear)
 
 
+def nvfp4_kv_dequantize_paged(
+    paged_kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    kv_cache_sf: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    k_scale: torch.Tensor,
+    v_scale: torch.Tensor,
+    output_k: torch.Tensor,
+    output_v: torch.Tensor,
+    kv_layout: str = "NHD",
+) -> None:
+    """Writes the values of a 4-bit paged cache to output_k and output_v [batch, max_seq_len, heads, dim], f16 or bf16.
+
+    The cache (uint8, half the width) and kv_cache_sf (e4m3, a sixteenth of it) are one tensor with a second extent of 2, or a pair;
+    block_tables [batch, pages of the longest], seq_lens [batch]. Rows beyond seq_lens stay as they are. Waits for the lengths on a GPU.
+    """
+    if k_scale.numel() != 1 or v_scale.numel() != 1:
+        raise ValueError(f"k_scale and v_scale must be scalar tensors, got {k_scale.numel()} and {v_scale.numel()} entries")
+    if kv_layout not in ("NHD", "HND"):
+        raise KeyError(f"Invalid kv_layout {kv_layout}; must be NHD or HND")
+    caches = tuple(paged_kv_cache.unbind(1)) if isinstance(paged_kv_cache, torch.Tensor) else paged_kv_cache
+    scales = tuple(kv_cache_sf.unbind(1)) if isinstance(kv_cache_sf, torch.Tensor) else kv_cache_sf
+    outputs = (output_k, output_v)
+    batch, longest = output_k.shape[:2]
+    if kv_layout == "HND":
+        caches, scales = tuple(c.transpose(1, 2) for c in caches), tuple(s.transpose(1, 2) for s in scales)
+    page_size, heads = caches[0].shape[1:3]
+    if block_tables.shape[0] != batch or block_tables.shape[1] * page_size < longest:
+        raise ValueError(
+            f"block_tables column count insufficient: has shape {tuple(block_tables.shape)}; must be [batch={batch}, at least "
+            f"{-(-longest // page_size)}] for {longest} tokens in pages of {page_size}"
+        )
+    if seq_lens.shape != (batch,):
+        raise ValueError(f"seq_lens has shape {tuple(seq_lens.shape)}; must be [batch={batch}]")
+    for name, cache, scale, out in zip(("k", "v"), caches, scales, outputs, strict=True):
+        dim = cache.shape[3] * 2
+        if cache.dtype != torch.uint8 or tuple(scale.shape) != (*cache.shape[:3], dim // _BLOCK):
+            raise ValueError(f"{name}: the cache is {cache.dtype} {tuple(cache.shape)} with scales {tuple(scale.shape)}; must be uint8 "
+                             "[pages, page_size, heads, dim / 2] with [pages, page_size, heads, dim / 16]")  # fmt: skip
+        if tuple(out.shape) != (batch, longest, heads, dim) or out.dtype not in (torch.float16, torch.bfloat16):
+            raise ValueError(f"output_{name} is {out.dtype} {tuple(out.shape)}; must be f16 or bf16 {(batch, longest, heads, dim)}")
+    token = torch.arange(longest, device=block_tables.device)
+    requests, tokens = (token < seq_lens.to(token.device).unsqueeze(1)).nonzero(as_tuple=True)
+    pages, places = block_tables[requests, tokens // page_size].long(), tokens % page_size
+    for cache, scale, out, factor in zip(caches, scales, outputs, (k_scale, v_scale), strict=True):
+        dim = cache.shape[3] * 2
+        rows = cache[pages, places].reshape(-1, dim // 2)
+        blocks = scale.view(torch.uint8)[pages, places].reshape(-1, dim // _BLOCK)
+        out[requests, tokens] = nvfp4_kv_dequantize(rows, blocks, factor, out.dtype).view(-1, heads, dim)
+
+
 def nvfp4_kv_dequantize(
     fp4_data: torch.Tensor,
     block_scales: torch.Tensor,
