@@ -39,8 +39,8 @@ DIFFERENCES: dict[str, str] = {
     "page.get_batch_indices_positions": "seq_lens may be on another device; no Triton",
     "quantization.fp4_quantize": _NVFP4
     + "; reads global_scale on the host; only 16-element e4m3 scales; also f32 input; no f8 input",
-    "quantization.mxfp8_quantize": "by PyTorch but for the codes; infinities saturate, NaN stays; no batch_invariant",
-    "quantization.mxfp4_quantize": "by PyTorch; any device; infinities saturate; no batch_invariant",
+    "quantization.mxfp8_quantize": "by PyTorch but for the codes; no batch_invariant",
+    "quantization.mxfp4_quantize": "by PyTorch; any device; no batch_invariant",
     "quantization.mxfp8_dequantize_host": "needs no GPU; any layout of scales",
     "quantization.nvfp4_quantize": _NVFP4 + "; reads a_global_sf on the host; no do_shuffle, no per_token_activation",
     "quantization.nvfp4_batched_quantize": _NVFP4 + "; one call for each matrix",

@@ -368,10 +368,11 @@ def test_mx_arguments() -> None:
         flashinfer.mxfp4_quantize(x, "fast")
     with pytest.raises(NotImplementedError, match="batch_invariant"):
         flashinfer.mxfp8_quantize(x, batch_invariant=True)
-    wild = torch.tensor([[float("inf"), float("nan"), 1.0, *[0.0] * 29]])
+    wild = torch.tensor([[float("inf"), 1.0, *[0.0] * 30, float("nan"), 1.0, *[0.0] * 30]])
     codes, scales = flashinfer.mxfp8_quantize(wild, is_sf_swizzled_layout=False)
-    values = flashinfer.mxfp8_dequantize_host(codes, scales, is_sf_swizzled_layout=False)[0]
-    assert values[0] == 448.0 * 2.0**-8 and values[1].isnan() and values[2] == 1.0
+    assert scales.tolist() == [254, 127 - 8]
+    values = codes[0].float()
+    assert values[0] == 448 and values[1] == 0 and values[32].isnan() and values[33] == 256
 
 
 def test_mxfp4_dequantize() -> None:

@@ -6,6 +6,8 @@ values. A few passes over memory, on any device.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 import girih
@@ -35,14 +37,14 @@ def _checked(function: str, x: torch.Tensor, backend: str, batch_invariant: bool
 def _scaled(rows: torch.Tensor, largest: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Values of [rows, dim] over their scales, f32 of the same shape, and the scales as e8m0 bytes [rows, dim / 32].
 
-    The scale is the least power of two by which the block's largest finite magnitude is at most `largest`; a block for which that is the
-    least scale of all, 2^-127, is taken as zeros, with a scale of 0.
+    The scale is the least power of two by which the block's largest magnitude is at most `largest`, 2^127 where that is infinite; a block
+    for which it is the least scale of all, 2^-127, is taken as zeros, with a scale of 0.
     """
     blocks = rows.float().view(rows.shape[0], -1, _BLOCK)
-    peak = torch.where(blocks.isfinite(), blocks.abs(), 0.0).amax(dim=-1)
+    peak = blocks.abs().nan_to_num(nan=0.0, posinf=math.inf).amax(dim=-1)
     mantissa, exponent = torch.frexp(peak / largest)
     exponent = torch.where(mantissa == 0.5, exponent - 1, exponent)
-    scales = torch.where(peak > 0, (exponent + 127).clamp(0, 254), 0)
+    scales = torch.where(peak > 0, (exponent + 127).clamp(0, 254), 0).masked_fill(peak.isinf(), 254)
     factor = torch.where(scales > 0, torch.ldexp(torch.ones_like(peak), 127 - scales), 0.0)
     return (blocks * factor.unsqueeze(-1)).reshape(rows.shape), scales.to(torch.uint8)
 
