@@ -37,6 +37,8 @@ DIFFERENCES: dict[str, str] = {
     "page.nvfp4_quantize_append_paged_kv_cache_with_slot_mapping": "reads the scales on the host; " + _NVFP4,
     "page.nvfp4_quantize_append_paged_mla_kv_cache": _PLACES + "; any widths (FlashInfer: 512 and 64); " + _NVFP4,
     "page.get_batch_indices_positions": "seq_lens may be on another device; no Triton",
+    "mla.supported_mla_head_dimensions": "as FlashInfer's; Girih takes any widths",
+    "mla.supported_mla_layer_dimensions": "as FlashInfer's; Girih takes any widths and heads",
     "quantization.fp4_quantize": _NVFP4
     + "; reads global_scale on the host; only 16-element e4m3 scales; also f32 input; no f8 input",
     "quantization.mxfp8_quantize": "by PyTorch but for the codes; no batch_invariant",

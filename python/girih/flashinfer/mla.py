@@ -15,7 +15,46 @@ from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages
 from ._problem import _FP8, FLOAT16, Form, Problem, data_types, refuse, torch_dtype
 from ._wrapper import AttentionWrapper, older_names
 
-__all__ = ["BatchDecodeMlaWithPagedKVCacheWrapper", "BatchMLAPagedAttentionWrapper", "MLAPlanMetadata"]
+__all__ = [
+    "BatchDecodeMlaWithPagedKVCacheWrapper",
+    "BatchMLAPagedAttentionWrapper",
+    "MLAHeadDimensions",
+    "MLALayerDimensions",
+    "MLAPlanMetadata",
+    "deepseek_mla_dimensions",
+    "nope_mla_dimensions",
+    "smaller_mla_dimensions",
+    "supported_mla_head_dimensions",
+    "supported_mla_layer_dimensions",
+]
+
+
+class MLAHeadDimensions(NamedTuple):
+    """Widths of one MLA head: of the uncompressed parts of q and k, of v, and of the compressed cache."""
+
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    kv_lora_rank: int
+
+
+class MLALayerDimensions(NamedTuple):
+    """A head's widths, and how many heads a layer has."""
+
+    head_dimensions: MLAHeadDimensions
+    num_heads: int
+
+
+deepseek_mla_dimensions = MLAHeadDimensions(128, 64, 128, 512)
+smaller_mla_dimensions = MLAHeadDimensions(64, 64, 128, 256)
+nope_mla_dimensions = MLAHeadDimensions(256, 0, 256, 512)
+#: Those that FlashInfer has kernels for; Girih takes any.
+supported_mla_head_dimensions = [deepseek_mla_dimensions, smaller_mla_dimensions, nope_mla_dimensions]
+supported_mla_layer_dimensions = [
+    MLALayerDimensions(deepseek_mla_dimensions, 128),
+    MLALayerDimensions(deepseek_mla_dimensions, 64),
+    MLALayerDimensions(smaller_mla_dimensions, 32),
+]
 
 
 class MLAPlanMetadata(NamedTuple):

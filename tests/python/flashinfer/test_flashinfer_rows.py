@@ -287,6 +287,9 @@ def test_nvfp4_pages(layout: str, stacked: bool) -> None:
                 at = (page, half, place) if layout == "NHD" else (page, half, slice(None), place)
                 wanted = girih.dequantize(codes[at], scales[at].view(torch.uint8), "block", codes="nvfp4", global_scale=factor, dtype="f16")
                 assert torch.equal(out[request, token], wanted)
+    before = [out.clone() for out in outputs]
+    flashinfer.nvfp4_kv_dequantize_paged(cache, factors, tables, lengths * 0, *given[2:], *outputs, kv_layout=layout)
+    assert all(torch.equal(a, b) for a, b in zip(before, outputs, strict=True))
     with pytest.raises(ValueError, match="block_tables column count"):
         flashinfer.nvfp4_kv_dequantize_paged(cache, factors, tables[:, :1], *given[1:], *outputs, kv_layout=layout)
     with pytest.raises(ValueError, match="must be scalar tensors"):

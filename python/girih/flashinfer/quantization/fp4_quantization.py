@@ -287,9 +287,9 @@ def nvfp4_kv_dequantize_paged(
     pages, places = block_tables[requests, tokens // page_size].long(), tokens % page_size
     for cache, scale, out, factor in zip(caches, scales, outputs, (k_scale, v_scale), strict=True):
         dim = cache.shape[3] * 2
-        rows = cache[pages, places].reshape(-1, dim // 2)
-        blocks = scale.view(torch.uint8)[pages, places].reshape(-1, dim // _BLOCK)
-        out[requests, tokens] = nvfp4_kv_dequantize(rows, blocks, factor, out.dtype).view(-1, heads, dim)
+        rows = cache[pages, places].flatten(0, 1)
+        blocks = scale.view(torch.uint8)[pages, places].flatten(0, 1)
+        out[requests, tokens] = nvfp4_kv_dequantize(rows, blocks, factor, out.dtype).view(len(tokens), heads, dim)
 
 
 def nvfp4_kv_dequantize(
