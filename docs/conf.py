@@ -46,6 +46,7 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "Girih"
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["torch", "transformers"]  # optional, and never called here
 autoclass_content = "class"
 
 # "name: what it is", or "name, name: ..." at a line's start; its text goes on in lines that are indented.

@@ -26,6 +26,16 @@ namespace {
   throw nb::python_error();
 }
 
+/// What a library says of a tensor that it cannot export (sparse, quantised, without memory): the caller's value, whatever it raised.
+[[noreturn]] void chain_export(std::string_view name) {
+  if (PyErr_ExceptionMatches(PyExc_RuntimeError) == 0 && PyErr_ExceptionMatches(PyExc_BufferError) == 0) chain(name);
+  nb::python_error error;
+  const std::string text = nb::str(error.value()).c_str();
+  nb::raise_from(error, PyExc_ValueError, "%s: cannot be read in place (%s); give a dense tensor on the CPU or a CUDA device",
+                 std::string(name).c_str(), text.substr(0, text.find('\n')).c_str());
+  throw nb::python_error();
+}
+
 /// Invalid where there is none; what else goes wrong in looking is the caller's to hear of.
 nb::object found_attribute(PyObject* found) {
   if (found == nullptr) {
@@ -133,6 +143,19 @@ void refuse_gradient(nb::handle object, std::string_view name) {
   bad_value(name, "requires a gradient, which girih does not compute; call it under torch.no_grad(), or give tensor.detach()");
 }
 
+/// PyTorch's views that negate as they are read, x.conj().imag, whose memory DLPack hands over as it is. They step over the real parts, so
+/// that others need not be asked.
+void refuse_negation(const TensorView& view, nb::handle object, std::string_view name) {
+  for (int i = 0; i < view.rank; ++i)
+    if (view.shape[i] > 1 && view.strides[i] % 2 != 0) return;
+  static PyObject* key = PyUnicode_InternFromString("is_neg");
+  const nb::object method = attribute(object, key);
+  if (!method.is_valid()) return;
+  const nb::object negated = nb::steal(PyObject_CallNoArgs(method.ptr()));
+  if (!negated.is_valid()) chain(name);
+  if (negated.ptr() == Py_True) bad_value(name, "is a view that negates its memory (Tensor.is_neg()); give tensor.resolve_neg()");
+}
+
 /// The DLPack exchange table of `object`'s class; null where it has none of version 1.
 const dlpack::Exchange* exchange_of(nb::handle object) {
   static PyObject* key = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
@@ -149,8 +172,9 @@ bool from_exchange(Array& out, nb::handle object, std::string_view name) {
   if (table == nullptr || table->tensor_from_object == nullptr) return false;
   refuse_gradient(object, name);
   dlpack::Tensor t{};
-  if (table->tensor_from_object(object.ptr(), &t) != 0) chain(name);
+  if (table->tensor_from_object(object.ptr(), &t) != 0) chain_export(name);
   out.view = view_of(t, name);
+  refuse_negation(out.view, object, name);
   out.owner = nb::borrow(object);
   if (out.view.device.kind == DeviceKind::cuda && table->current_stream != nullptr) {
     void* current = nullptr;
@@ -167,7 +191,6 @@ bool dtype_of_name(std::string_view text, DType& out) {
       {"float16", DType::f16},
       {"bfloat16", DType::bf16},
       {"float8_e4m3fn", DType::e4m3},
-      {"float8_e4m3", DType::e4m3},
       {"float8_e5m2", DType::e5m2},
       {"int8", DType::i8},
       {"int32", DType::i32},
@@ -241,10 +264,17 @@ bool from_struct(Array& out, nb::handle object, std::string_view name, Access ac
   return true;
 }
 
+/// numpy.ma.MaskedArray, which its protocol exports without the mask.
+bool is_masked(nb::handle object) {
+  const nb::object module = nb::steal(PyImport_GetModule(nb::str("numpy.ma").ptr()));
+  return module.is_valid() && PyObject_IsInstance(object.ptr(), module.attr("MaskedArray").ptr()) == 1;
+}
+
 /// `__array_interface__` and `__cuda_array_interface__` say the same things in the same words.
 bool from_interface(Array& out, nb::handle object, const char* protocol, Device where, std::string_view name, Access access) {
   const nb::object found = attribute(object, protocol);
   if (!found.is_valid() || !nb::isinstance<nb::dict>(found)) return false;
+  if (is_masked(object)) bad_value(name, "is a masked array, whose mask would be lost; give array.filled() or array.data");
   const auto facts = nb::borrow<nb::dict>(found);
   const auto data = nb::cast<std::pair<std::uintptr_t, bool>>(facts["data"]);
   const auto type = nb::cast<std::string>(facts["typestr"]);

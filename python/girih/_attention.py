@@ -60,6 +60,33 @@ def _variant(
     )
 
 
+def _info(array: Any, name: str) -> tuple[tuple[int, ...], str, str]:
+    if array is None:
+        raise TypeError(f"{name}: None is no array")
+    return _array_info(array, name)
+
+
+def _check(q: Any, k: Any, v: Any, sinks: ArrayLike | None, sm_scale: float | None) -> None:
+    """What a spec would refuse by names of its own; q, k, v as _info() has them."""
+    (q_shape, q_dtype, _), (k_shape, k_dtype, _), (v_shape, v_dtype, _) = q, k, v
+    for name, dtype in (("q", q_dtype), ("k", k_dtype), ("v", v_dtype)):
+        if dtype not in ("f32", "f16", "bf16"):
+            raise ValueError(f"{name}: is of {dtype}; must be f32, f16 or bf16 (Attention takes quantised caches with their scales)")
+    heads, kv_heads = q_shape[-2], k_shape[-2]
+    if heads < 1 or kv_heads < 1 or heads % kv_heads != 0:
+        raise ValueError(f"q: has {heads} heads; must be a positive multiple of k's {kv_heads}")
+    if k_shape[-1] != q_shape[-1]:
+        raise ValueError(f"k: has {k_shape[-1]} dims; must have q's {q_shape[-1]}")
+    if tuple(v_shape[:-1]) != tuple(k_shape[:-1]):
+        raise ValueError(f"v: has shape {list(v_shape)}; all but the last extent must be k's: {list(k_shape)}")
+    if sinks is not None:
+        shape, dtype, _ = _info(sinks, "sinks")
+        if tuple(shape) != (heads,) or dtype != "f32":
+            raise ValueError(f"sinks: has shape {list(shape)} of {dtype}; must be f32 [num_qo_heads={heads}]")
+    if sm_scale is not None and sm_scale == 0.0:
+        raise ValueError("sm_scale: is 0; must not be (None: 1 / sqrt(dim))")
+
+
 def attention(
     q: ArrayLike,
     k: ArrayLike,
@@ -89,7 +116,7 @@ def attention(
         sinks: f32 [num_qo_heads]: a logit per head that joins the denominator.
         variant: In place of the four above: any mask, bias, cap, sink or transform.
         params: {name: number or array} for the variant's parameters.
-        sm_scale: None: 1 / sqrt(dim).
+        sm_scale: Factor of the scores, not 0. None: 1 / sqrt(dim).
         return_lse: Also return the natural log-sum-exp of each row.
         out: As q, with v's dim. None: made by q's library.
         context: None: the thread's default for q's device.
@@ -100,9 +127,8 @@ def attention(
     Raises:
         ValueError: Shapes, types or devices that do not fit, naming the argument.
     """
-    q_shape, q_dtype, device = _array_info(q, "q")
-    k_shape, k_dtype, _ = _array_info(k, "k")
-    v_shape, v_dtype, _ = _array_info(v, "v")
+    infos = _info(q, "q"), _info(k, "k"), _info(v, "v")
+    (q_shape, q_dtype, device), (k_shape, k_dtype, _), (v_shape, v_dtype, _) = infos
     batched = len(q_shape) == 4
     for name, shape in (("q", q_shape), ("k", k_shape), ("v", v_shape)):
         if len(shape) != (4 if batched else 3):
@@ -110,6 +136,7 @@ def attention(
             raise ValueError(f"{name}: has shape {list(shape)}; must be {expected}, as q and the others")
     if batched and k_shape[0] != q_shape[0]:
         raise ValueError(f"k: has a batch of {k_shape[0]}; q has {q_shape[0]}")
+    _check(*infos, sinks, sm_scale)
     batch = q_shape[0] if batched else 1
     tokens, num_qo_heads, dim = q_shape[-3:]
     kv_tokens, num_kv_heads = k_shape[-3:-1]

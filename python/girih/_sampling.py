@@ -6,15 +6,12 @@ Rules that all functions share:
 - A row has 1 to 2**20 entries of float32, float16 or bfloat16, any strides.
 - The order of a row: value descending, then index ascending. The first k of a row are exactly k, whatever the ties.
 - NaN counts as -inf. An entry of -inf (of probabilities: one that is not > 0) has no mass and is never drawn. Entries
-of +inf share
-  all mass equally.
-- Rows are independent, and a row's result is the same bits on every SIMD target and number of threads: masses are
-summed as integers.
+  of +inf share all mass equally.
+- Rows are independent, and a row's result is the same bits on every device, SIMD target and number of threads: masses
+  are summed as integers.
 - A parameter of rows is a number, an array [rows], or an array of one entry for all rows.
 - Outputs that are not given are made in the library of the first array; nothing is written before all arguments are
-    checked.
-
-The functions run on the CPU; CUDA arrays are refused (NotImplementedError) for now.
+  checked. The values of arrays on a GPU are not: there, what is out of range counts as documented, and nothing faults.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from torch import Tensor
 
 import girih
 
+from ._torch_filters import chain_speculative_sample, top_k_mask_logits, top_k_renorm_probs, top_p_renorm_probs
 from ._torch_op import inference_only, op
 from ._torch_rows import (
     activate,
@@ -42,16 +43,22 @@ __all__ = [
     "activate",
     "add_rms_norm",
     "append",
+    "append_at",
     "attention",
+    "chain_speculative_sample",
     "dequantize",
     "layer_norm",
     "merge_state",
+    "merge_states",
     "quantize",
     "rms_norm",
     "rope",
     "sample",
     "softmax",
     "top_k",
+    "top_k_mask_logits",
+    "top_k_renorm_probs",
+    "top_p_renorm_probs",
 ]
 
 # ------------------------------------------------------------------------------------------------------------ attention
@@ -318,6 +325,23 @@ def merge_state(v_a: Tensor, s_a: Tensor, v_b: Tensor, s_b: Tensor, *, base2: bo
     return result
 
 
+@op(
+    "merge_states(Tensor v, Tensor s, bool base2) -> (Tensor, Tensor)",
+    lambda v, s, base2: (v.new_empty((v.shape[0], *v.shape[2:])), s.new_empty((s.shape[0], s.shape[2]))),
+)
+def _merge_states(v: Tensor, s: Tensor, base2: bool) -> tuple[Tensor, Tensor]:
+    result: tuple[Tensor, Tensor] = girih.merge_states(v, s, base2=base2)
+    return result
+
+
+def merge_states(v: Tensor, s: Tensor, *, base2: bool = False) -> tuple[Tensor, Tensor]:
+    """girih.merge_states as an op: v [rows, num_states, heads, dim], s f32 [rows, num_states, heads] -> the state of
+    each row.
+    """
+    result: tuple[Tensor, Tensor] = torch.ops.girih.merge_states(v, s, base2)
+    return result
+
+
 # ------------------------------------------------------------------------------------------------------------- KV cache
 
 
@@ -379,6 +403,65 @@ def append(
     inference_only("append", k, v, k_cache, v_cache)
     torch.ops.girih.append(
         k, v, k_cache, v_cache, k_scale, v_scale, append_indptr, kv_len, kv_indices, kv_indptr, table_stride, layout
+    )
+
+
+@op(
+    "append_at(Tensor k, Tensor? v, Tensor(a!) k_cache, Tensor(b!)? v_cache, Tensor(c!)? k_scale, Tensor(d!)? v_scale,"
+    " Tensor? slots, Tensor? batch_indices, Tensor? positions, Tensor? kv_indices, Tensor? kv_indptr, str layout) -> ()",
+    lambda *_: None,
+    mutates=("k_cache", "v_cache", "k_scale", "v_scale"),
+)
+def _append_at(
+    k: Tensor,
+    v: Tensor | None,
+    k_cache: Tensor,
+    v_cache: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+    slots: Tensor | None,
+    batch_indices: Tensor | None,
+    positions: Tensor | None,
+    kv_indices: Tensor | None,
+    kv_indptr: Tensor | None,
+    layout: str,
+) -> None:
+    make = girih.KvStore.paged if k_cache.dim() == 4 else girih.KvStore.ragged
+    girih.append_at(
+        make(k_cache, v_cache, layout=layout, k_scale=k_scale, v_scale=v_scale),
+        k,
+        v,
+        slots=slots,
+        batch_indices=batch_indices,
+        positions=positions,
+        kv_indices=kv_indices,
+        kv_indptr=kv_indptr,
+    )
+
+
+def append_at(
+    k: Tensor,
+    v: Tensor | None,
+    k_cache: Tensor,
+    v_cache: Tensor | None,
+    *,
+    slots: Tensor | None = None,
+    batch_indices: Tensor | None = None,
+    positions: Tensor | None = None,
+    kv_indices: Tensor | None = None,
+    kv_indptr: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    layout: str = "NHD",
+) -> None:
+    """girih.append_at as an op, which changes k_cache and v_cache: rows go where arrays beside the cache say, so that on
+    CUDA nothing is read on the host and a graph may hold it.
+
+    slots: [n], page id * page_size + place in the page; or batch_indices and positions [n] with the page table.
+    """
+    inference_only("append_at", k, v, k_cache, v_cache)
+    torch.ops.girih.append_at(
+        k, v, k_cache, v_cache, k_scale, v_scale, slots, batch_indices, positions, kv_indices, kv_indptr, layout
     )
 
 

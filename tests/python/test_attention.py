@@ -606,12 +606,30 @@ def test_one_call(put: Any, rng: np.random.Generator) -> None:
         ({"soft_cap": 0.0}, "soft_cap: 0.0"),
         ({"params": {"x": 1}}, r"params\['x'\]"),
         ({"out": np.zeros((5, HEADS, 3), np.float32)}, "out: has shape"),
+        ({"sinks": np.zeros(HEADS - 1, np.float32)}, r"sinks: has shape \[\d+\] of f32; must be f32 \[num_qo_heads=\d+\]"),
+        ({"sinks": np.zeros(HEADS, np.float16)}, "sinks: has shape .* of f16"),
+        ({"sm_scale": 0.0}, "sm_scale: is 0"),
     ],
 )
 def test_one_call_refuses(rng: np.random.Generator, given: dict[str, Any], text: str) -> None:
     q, k = normal(rng, 5, HEADS, DIM), normal(rng, 9, KV_HEADS, DIM)
     with pytest.raises(ValueError, match=text):
         girih.attention(q, k, k, **given)
+
+
+def test_one_call_names_its_arguments(rng: np.random.Generator) -> None:
+    q, k = normal(rng, 5, HEADS, DIM), normal(rng, 9, KV_HEADS, DIM)
+    for given, text in (
+        ((q[:, : HEADS - 1], k, k), f"q: has {HEADS - 1} heads; must be a positive multiple of k's {KV_HEADS}"),
+        ((q[:, :0], k, k), "q: has 0 heads"),
+        ((q[..., :-1], k, k), f"k: has {DIM} dims; must have q's {DIM - 1}"),
+        ((q, k, k[:8]), "v: has shape"),
+        ((q.astype(np.int32), k, k), "q: is of i32; must be f32, f16 or bf16"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            girih.attention(*given)
+    with pytest.raises(TypeError, match="k: None is no array"):
+        girih.attention(q, None, k)  # type: ignore[arg-type]
 
 
 def test_batch_invariance_and_repeats(rng: np.random.Generator) -> None:

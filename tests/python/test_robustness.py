@@ -109,6 +109,31 @@ def test_an_exception_of_an_array_is_the_callers() -> None:
         array_info(Interrupted())
 
 
+def test_what_an_array_is_beside_its_memory() -> None:
+    """A mask, a sign or a meaning of codes that reading the memory would lose."""
+    masked = np.ma.masked_array(np.zeros((2, 4), np.float32), np.eye(2, 4))
+    with pytest.raises(ValueError, match="x: is a masked array"):
+        array_info(masked, "x")
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    with pytest.raises(ValueError, match="x: has dtype float8_e4m3;"):  # with infinities; e4m3 here is float8_e4m3fn
+        array_info(np.zeros((2, 4), ml_dtypes.float8_e4m3), "x")
+    torch = pytest.importorskip("torch")
+    complex_ = torch.randn(3, 8, dtype=torch.complex64)
+    for view in (complex_.conj().imag, complex_.conj().imag[:, :1], complex_.conj().imag[1, 2]):
+        assert view.is_neg()
+        with pytest.raises(ValueError, match=r"x: is a view that negates its memory .*resolve_neg"):
+            array_info(view, "x")
+    array_info(complex_.imag, "x")
+    array_info(complex_.conj().imag.resolve_neg(), "x")
+
+
+def test_tensors_that_have_no_memory_to_read() -> None:
+    torch = pytest.importorskip("torch")
+    for tensor in (torch.zeros(2, 4, device="meta"), torch.eye(4).to_sparse()):
+        with pytest.raises(ValueError, match="x: cannot be read in place .*; give a dense tensor"):
+            array_info(tensor, "x")
+
+
 def test_unaligned_elements_are_refused() -> None:
     array = np.frombuffer(b"\0" * 33, np.float32, 8, 1).reshape(1, 8)
     with pytest.raises(ValueError, match="x: is not aligned to its elements of 4 bytes; give a copy"):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import browser
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -404,6 +405,32 @@ def test_page(server: Any) -> None:
     assert "http" not in page.text.replace("http://www.w3.org/", "")  # nothing is fetched from elsewhere
     state = httpx.get(server[0] + "/state").json()
     assert len(state["pages"]) == len(state["references"]) == 400 and state["model"] == "babbler"
+
+
+@pytest.mark.skipif(browser.COMMAND is None, reason="needs Chromium")
+def test_page_in_a_browser(server: Any) -> None:
+    """A chat from typing to its last token, and the pages, tiles and requests beside it."""
+    with browser.Browser() as page:
+        page.call("Page.enable")
+        page.call("Page.navigate", url=server[0] + "/")
+        page.wait("document.readyState === 'complete' && document.getElementById('model')?.textContent.includes('babbler')")
+        page.wait("document.getElementById('tiles').children.length")
+        page.value(
+            "document.getElementById('max_tokens').value = 300; document.getElementById('prompt').value = 'How are you?';"
+            " document.getElementById('send').click()"
+        )
+        page.wait("document.getElementById('batch').rows[0]?.cells.length > 1")
+        answered = "[...document.querySelectorAll('.message.assistant')].map(m => m.textContent).filter(t => t.length > 20)"
+        page.wait(answered + ".length === 1")
+        page.wait("document.getElementById('batch').rows[0].cells.length === 1")  # it says that there is none
+        assert page.value("document.querySelectorAll('.message.user').length") == 1
+        assert page.value("document.getElementById('link').className") != "lost"
+        # The grid of pages has colours of more than one kind: those in use are told from the free ones.
+        colours = page.value(
+            "(() => { const c = document.getElementById('grid'); const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            " const s = new Set(); for (let i = 0; i < d.length; i += 4) s.add(d[i] << 16 | d[i + 1] << 8 | d[i + 2]); return s.size })()"
+        )
+        assert colours > 1
 
 
 def test_the_client_of_the_docs(server: Any, capsys: pytest.CaptureFixture[str]) -> None:

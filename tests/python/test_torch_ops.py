@@ -93,6 +93,7 @@ def cases() -> list[Any]:
     table = torch.as_tensor(girih.rope_cos_sin(8, 16))
     row = torch.full((3,), 0.7)
     one = torch.ones(1, dtype=torch.int64)
+    verified = (rand(2, 4, 50).softmax(-1), torch.tensor([[1, 2, 3], [4, 5, 6]]).int(), rand(2, 3, 50).softmax(-1))
     indptr = host([0, 2, 3])
     append = (
         rand(3, 2, 8),
@@ -110,6 +111,8 @@ def cases() -> list[Any]:
         ("attention", (rand(2, 5, 4, 16), rand(2, 9, 2, 16), rand(2, 9, 2, 8), rand(4), True, 4, 3.0, 0.2)),
         ("merge_state", (rand(3, 2, 8), rand(3, 2), rand(3, 2, 8), rand(3, 2), False)),
         ("append", append),
+        ("append_at", (*append[:4], None, None, torch.tensor([3, 0, 9]), None, None, None, None, "NHD")),
+        ("merge_states", (rand(3, 4, 2, 8), rand(3, 4, 2), True)),
         ("rms_norm", (rand(3, 8, dtype=torch.bfloat16), rand(8), 1e-6, 1.0)),
         ("rms_norm", (rand(2, 3, 4, 8)[..., :6], None, 1e-6, 0.0)),
         ("add_rms_norm", (rand(3, 8), rand(3, 8), rand(8), 1e-6, 0.0)),
@@ -120,6 +123,11 @@ def cases() -> list[Any]:
         ("sample", (rand(3, 50), row, torch.full((3,), 5, dtype=torch.int32), row, None, one, one)),
         ("softmax", (rand(3, 50), 0.5)),
         ("top_k", (rand(3, 50), 7, True)),
+        ("top_p_renorm_probs", (rand(3, 50).softmax(-1), row)),
+        ("top_k_renorm_probs", (rand(3, 50).softmax(-1), torch.full((3,), 5, dtype=torch.int32))),
+        ("top_k_mask_logits", (rand(3, 50, dtype=torch.bfloat16), torch.full((3,), 5))),
+        ("chain_speculative_sample", (*verified, None, False, one, one)),
+        ("chain_speculative_sample", (*verified[:2], None, torch.tensor([0, 2]).int(), True, one, one)),
         ("quantize", (rand(3, 160), "e4m3", "token", 1.0)),
         ("quantize", (rand(3, 2, 160), "i8", "block", 1.0)),
         ("quantize", (rand(3, 80), "nvfp4", "block", 1.0)),
@@ -283,6 +291,29 @@ def test_parameters_of_variants() -> None:
     torch.testing.assert_close(out, torch.einsum("hqk,khd->qhd", scores.softmax(-1), k), rtol=1e-5, atol=1e-5)
 
 
+def test_a_speculative_step_in_one_graph() -> None:
+    """Verification, filters and an append by slots, compiled whole: what a step with drafts has beside attention."""
+
+    def step(logits: Any, drafts: Any, k: Any, slots: Any, cache: Any, offset: Any) -> Any:
+        probs = torch_ops.softmax(logits.flatten(0, 1), 0.7)
+        target = torch_ops.top_p_renorm_probs(torch_ops.top_k_renorm_probs(probs, 20), 0.9).view_as(logits)
+        torch_ops.append_at(k, k * 2, *cache, slots=slots)
+        return torch_ops.chain_speculative_sample(target, drafts, seed=3, offset=offset)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=True)
+    caches = [[torch.zeros(4, 4, 2, 8) for _ in range(2)] for _ in range(2)]
+    for batch in (2, 3):
+        logits, drafts = torch.randn(batch, 4, 60), torch.randint(60, (batch, 3)).int()
+        k, slots = torch.randn(batch, 2, 8), torch.randperm(16)[:batch]
+        with torch.no_grad():
+            results = [
+                run(logits, drafts, k, slots, cache, torch.tensor([batch]))
+                for run, cache in zip((step, compiled), caches, strict=True)
+            ]
+        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(*caches, strict=True)) and caches[0][1].any()
+
+
 def test_gradients_are_refused() -> None:
     x = torch.randn(3, 8, requires_grad=True)
     with pytest.raises(RuntimeError, match="girih::rms_norm is for inference"):
@@ -317,6 +348,21 @@ def test_values() -> None:
     drawn = [torch_ops.sample(logits, seed=1, offset=i, top_k=3, top_p=0.9) for i in (0, 0, 1, 2, 3)]
     assert torch.equal(drawn[0], drawn[1]) and not all(torch.equal(drawn[0], d) for d in drawn[2:])
     assert all((logits.topk(3).indices == d[:, None]).any(-1).all() for d in drawn)
+    probs = logits.softmax(-1)
+    top = torch_ops.top_k_renorm_probs(probs, 3)
+    assert ((top > 0).sum(-1) == 3).all() and torch.allclose(top.sum(-1), torch.ones(5))
+    assert torch.equal(torch_ops.top_p_renorm_probs(probs, 1.0), probs)
+    assert (torch_ops.top_k_mask_logits(logits, 3).isfinite().sum(-1) == 3).all()
+    drafts = probs.argmax(-1)[:4].view(2, 2).int()
+    target = probs[:4].view(2, 2, 100)
+    tokens, accepted = torch_ops.chain_speculative_sample(
+        torch.cat((target, target[:, :1]), 1), drafts, seed=1, offset=0, greedy=True
+    )
+    assert torch.equal(tokens[:, :2], drafts) and accepted.tolist() == [2, 2]
+    v, s = torch.randn(3, 4, 2, 8), torch.randn(3, 4, 2)
+    merged, lse = torch_ops.merge_states(v, s)
+    torch.testing.assert_close(merged, (v * s.softmax(1)[..., None]).sum(1))
+    torch.testing.assert_close(lse, s.logsumexp(1))
     codes, scales = torch_ops.quantize(logits, "i8")
     torch.testing.assert_close(
         torch_ops.dequantize(codes, scales), logits, rtol=0, atol=float(logits.abs().max()) / 200

@@ -97,9 +97,13 @@ from .quantization import e2m1_and_ufp8sf_scale_to_float as e2m1_and_ufp8sf_scal
 from .quantization import fp4_quantize as fp4_quantize
 from .quantization import make_nvfp4_global_scale as make_nvfp4_global_scale
 from .quantization import mxfp4_dequantize as mxfp4_dequantize
+from .quantization import mxfp4_quantize as mxfp4_quantize
+from .quantization import mxfp8_dequantize_host as mxfp8_dequantize_host
+from .quantization import mxfp8_quantize as mxfp8_quantize
 from .quantization import nvfp4_batched_quantize as nvfp4_batched_quantize
 from .quantization import nvfp4_block_scale_interleave as nvfp4_block_scale_interleave
 from .quantization import nvfp4_kv_dequantize as nvfp4_kv_dequantize
+from .quantization import nvfp4_kv_dequantize_paged as nvfp4_kv_dequantize_paged
 from .quantization import nvfp4_kv_quantize as nvfp4_kv_quantize
 from .quantization import nvfp4_quantize as nvfp4_quantize
 from .quantization import packbits as packbits

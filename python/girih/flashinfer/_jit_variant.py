@@ -19,7 +19,7 @@ import girih
 
 from ._c_subset import Unsupported, Values, evaluate, parse, without_comments
 from ._jit_expressions import CONSTANTS, expressions_of, hook_expressions
-from ._problem import Hooks, refuse
+from ._problem import Hooks, refuse, torch_dtype
 
 __all__ = [
     "CustomModule",
@@ -27,6 +27,7 @@ __all__ = [
     "hooks_of_declaration",
     "hooks_of_jit_args",
     "hooks_of_module",
+    "declared_types",
     "run_arguments",
 ]
 
@@ -193,7 +194,15 @@ def hooks_of_jit_args(jit_args: Any, jit_kwargs: Mapping[str, Any] | None, where
         if name in ("use_token_head_sf", "v_sf_swizzled") and value:
             refuse(where, f"jit_kwargs: {name}", "use the wrapper without jit_args")
     tensors, tensor_types, scalars, scalar_types, name, declaration = jit_args[7:13]
-    return hooks_of_declaration(tensors, tensor_types, scalars, scalar_types, name, declaration, where)
+    hooks = hooks_of_declaration(tensors, tensor_types, scalars, scalar_types, name, declaration, where)
+    return hooks._replace(declared=declared_types(*jit_args[1:4], *jit_args[5:7]))
+
+
+def declared_types(
+    q: Any, kv: Any, o: Any, head_dim_qk: int, head_dim_vo: int
+) -> tuple[torch.dtype, torch.dtype, torch.dtype, int, int]:
+    """What a variant was declared for; the calls are checked against it."""
+    return torch_dtype(q), torch_dtype(kv), torch_dtype(o), int(head_dim_qk), int(head_dim_vo)
 
 
 def hooks_of_module(module: Any, where: str) -> Hooks:

@@ -16,7 +16,7 @@ import girih
 
 from ._problem import _FP8, BASE2_LSE, NO_LSE, Form, Problem, alibi_slopes, refuse
 
-__all__ = ["Scales", "expand_paged", "paged_store", "ragged_store", "run_form"]
+__all__ = ["Scales", "check_sinks", "expand_paged", "paged_store", "ragged_store", "run_form"]
 
 Scale = float | torch.Tensor | None
 
@@ -146,6 +146,12 @@ def _granularity_beside(
     return "token_head", stored[0], stored[1]
 
 
+def check_sinks(sinks: torch.Tensor, num_qo_heads: int) -> None:
+    """A head beyond the array would have a sink of 0."""
+    if tuple(sinks.shape) != (num_qo_heads,):
+        raise ValueError(f"sinks has shape {tuple(sinks.shape)}; must be [num_qo_heads={num_qo_heads}]")
+
+
 def run_form(
     problem: Problem,
     lse: str,
@@ -209,6 +215,7 @@ def run_form(
         score.append(("score_scale", "number"))
         params["score_scale"] = q_number
     if sinks is not None:
+        check_sinks(sinks, problem.num_qo_heads)
         params["sinks"] = sinks if sinks.dtype == torch.float32 else sinks.float()
     if problem.pos_encoding_mode == "ALIBI":
         params["alibi_slopes"] = alibi_slopes(problem.num_qo_heads, device)

@@ -157,8 +157,6 @@ def _form(call: PagedCall, problem: Problem) -> tuple[Form, Any, dict[str, Any] 
     if isinstance(v_factor, torch.Tensor) and is_quantised(problem.kv_dtype):
         v_factor = v_factor.float()
     sinks = _sinks(call.sinks)
-    if sinks is not None and sinks.numel() != problem.num_qo_heads:
-        raise ValueError(f"sinks has {sinks.numel()} entries; must have {problem.num_qo_heads} (num_qo_heads)")
     return run_form(problem, kind, Scales(q_factor, None, v_factor, None), sinks, call.query.device, call.kv_layout)
 
 

@@ -18,8 +18,16 @@ class BatchPrefillWrapper(AttentionWrapper):
     """Base of both wrappers."""
 
     def _init_masks(
-        self, custom_mask_buf: torch.Tensor | None, mask_indptr_buf: torch.Tensor | None, jit_args: Any, jit_kwargs: Any
+        self,
+        custom_mask_buf: torch.Tensor | None,
+        mask_indptr_buf: torch.Tensor | None,
+        jit_args: Any,
+        jit_kwargs: Any,
+        variant_owns_mask: bool = False,
     ) -> None:
+        if variant_owns_mask and jit_args is None:
+            raise ValueError("variant_owns_mask needs the variant: give jit_args")
+        self._variant_owns_mask = variant_owns_mask
         self._problem: Problem | None = None
         self._masks = (
             MaskBuffers(self.device, custom_mask_buf, mask_indptr_buf)
@@ -44,9 +52,11 @@ class BatchPrefillWrapper(AttentionWrapper):
     ) -> tuple[Any, int]:
         """Kind of mask and right bound of a plan; takes the bits over, for which it needs the lengths."""
         if prefix_len_ptr is not None:
+            if self._variant_owns_mask:
+                raise ValueError("prefix_len_ptr is given beside variant_owns_mask=True, which says the whole mask")
             return "multi_item", -1
         if custom_mask is None and packed_custom_mask is None:
-            return "band", 0 if causal else -1
+            return "band", 0 if causal and not self._variant_owns_mask else -1
         assert kv_len is not None
         self._masks.take(custom_mask, packed_custom_mask, qo_indptr, kv_len)
         return "custom", -1

@@ -14,7 +14,7 @@ import torch
 
 import girih
 
-__all__ = ["Form", "Problem", "alibi_slopes", "data_types", "refuse", "spec_of", "torch_dtype", "usual_form"]
+__all__ = ["Form", "Problem", "alibi_slopes", "data_types", "is_batch_invariant", "refuse", "spec_of", "torch_dtype", "usual_form"]
 
 #: Queries of one byte have no kernel: they become 16-bit numbers, which hold each of their values exactly.
 _FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -68,6 +68,15 @@ def data_types(
     return q_type, kv_type, torch.bfloat16 if q_type in _FP8 else q_type
 
 
+def is_batch_invariant(fixed_split_size: int | None, disable_split_kv: bool) -> bool:
+    """Whether plan() asks for bits that do not depend on the rest of the batch; a fixed_split_size of -1 is none."""
+    if fixed_split_size is None or fixed_split_size == -1:
+        return bool(disable_split_kv)
+    if fixed_split_size < 1:
+        raise ValueError(f"fixed_split_size={fixed_split_size}; must be at least 1, or -1 for none")
+    return True
+
+
 class Hooks(NamedTuple):
     """A variant given as C++ text (`jit_args`), as _jit_variant reads it."""
 
@@ -78,13 +87,26 @@ class Hooks(NamedTuple):
     softmax: bool
     sink: str | None  #: the tensor that holds sinks
     declaration: str
+    declared: tuple[torch.dtype, torch.dtype, torch.dtype, int, int] | None = None  #: dtypes of q, KV and output, head dims
 
     def __hash__(self) -> int:
-        return hash((self.name, self.tensors, self.scalars, self.declaration))
+        return hash((self.name, self.tensors, self.scalars, self.declaration, self.declared))
 
     def __eq__(self, other: object) -> bool:
-        mine = (self.name, self.tensors, self.scalars, self.declaration)
-        return isinstance(other, Hooks) and mine == (other.name, other.tensors, other.scalars, other.declaration)
+        mine = (self.name, self.tensors, self.scalars, self.declaration, self.declared)
+        return isinstance(other, Hooks) and mine == (
+            other.name, other.tensors, other.scalars, other.declaration, other.declared,
+        )  # fmt: skip
+
+    def check(self, problem: Problem) -> None:
+        """Raises ValueError where a problem is not of the dtypes and dims that the variant was declared for."""
+        if self.declared is None:
+            return
+        names = ("dtype_q", "dtype_kv", "dtype_o", "head_dim_qk", "head_dim_vo")
+        given = (problem.q_dtype, problem.kv_dtype, problem.o_dtype, problem.head_dim_qk, problem.head_dim_vo)
+        for name, mine, asked in zip(names, self.declared, given, strict=True):
+            if mine != asked:
+                raise ValueError(f"the variant {self.name} was declared with {name}={mine}; the call has {asked}")
 
 
 class Problem(NamedTuple):
@@ -265,6 +287,7 @@ def spec_of(problem: Problem, form: Form) -> Any:
         raise ValueError("return_lse: attention without softmax has no log-sum-exp")
     sm_scale = problem.sm_scale
     if problem.hooks is not None:
+        problem.hooks.check(problem)
         sm_scale = 1.0
     elif sm_scale is None:
         sm_scale = 1.0 / math.sqrt(problem.head_dim_qk)

@@ -13,7 +13,7 @@ from ._kv import Scales, ragged_store, run_form
 from ._masks import multi_item_params
 from ._planner import Batch, IndexArray, Limits, host_array
 from ._prefill_base import BatchPrefillWrapper, check_lse_layout
-from ._problem import Problem, data_types, refuse
+from ._problem import Problem, data_types, is_batch_invariant, refuse
 from ._wrapper import check_cache_dtype, fp8_scales, lse_of, older_names, with_scales
 
 __all__ = ["BatchPrefillWithRaggedKVCacheWrapper"]
@@ -40,7 +40,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(BatchPrefillWrapper):
         variant_owns_mask: bool = False,
     ) -> None:
         super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, backend)
-        self._init_masks(custom_mask_buf, mask_indptr_buf, jit_args, jit_kwargs)
+        self._init_masks(custom_mask_buf, mask_indptr_buf, jit_args, jit_kwargs, variant_owns_mask)
         self._qo_indptr_buf = qo_indptr_buf
         self._kv_indptr_buf = kv_indptr_buf
         if use_cuda_graph:
@@ -48,6 +48,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(BatchPrefillWrapper):
                 if not torch.is_tensor(buffer):
                     raise ValueError(f"{name} should be a torch.Tensor in cuda graph mode")
 
+    @older_names(head_dim="head_dim_qk", allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def plan(
         self,
         qo_indptr: torch.Tensor,
@@ -117,7 +118,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(BatchPrefillWrapper):
             pos_encoding_mode,
             rope_scale,
             rope_theta,
-            disable_split_kv or fixed_split_size is not None,
+            is_batch_invariant(fixed_split_size, disable_split_kv),
             hooks=self._hooks,
         )
         params = None
@@ -198,6 +199,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(BatchPrefillWrapper):
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def forward(
         self,
         q: torch.Tensor,
@@ -216,6 +218,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(BatchPrefillWrapper):
         self._changed(causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta)
         return self.run(q, k, v)
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def forward_return_lse(
         self,
         q: torch.Tensor,

@@ -33,6 +33,9 @@ class Refused:
             raise AttributeError(name)
         return Refused(f"{self._name}.{name}", self._instead)
 
+    def __iter__(self) -> NoReturn:
+        self()
+
     def __instancecheck__(self, instance: object) -> bool:
         return False
 
@@ -51,7 +54,7 @@ class Refused:
 
 @cache
 def public_names() -> dict[str, dict[str, str]]:
-    """Of each module ("" is the package itself) its public names and where they come from or what they are."""
+    """Of each module ("" is the package itself) its public names and what they are, or "module.name" where they come from."""
     text = resources.files(__package__).joinpath("_names.json").read_text(encoding="utf-8")
     names: dict[str, dict[str, str]] = json.loads(text)["modules"]
     return names
@@ -67,11 +70,23 @@ def reason(module: str, name: str) -> str:
     return alternative(module, name)
 
 
+def _lent(module: str, name: str) -> Any:
+    """What `name` is where another module lends it to this one; None where that is refused too."""
+    owner, dot, original = public_names()[module][name].partition(".")
+    if not module or not dot or owner == module:
+        return None
+    value = getattr(sys.modules[f"{__package__}.{owner}"], original)
+    return None if isinstance(value, Refused) else value
+
+
 def refusals(module: str) -> Callable[[str], Any]:
     """A module's `__getattr__`: refused names where FlashInfer has such a name, AttributeError otherwise."""
 
     def getattr_(name: str) -> Any:
         if name in public_names().get(module, {}):
+            lent = _lent(module, name)
+            if lent is not None:
+                return lent
             qualified = f"{module}.{name}" if module else name
             return Refused(qualified, reason(module, name))
         raise AttributeError(f"module 'girih.flashinfer{'.' + module if module else ''}' has no attribute {name!r}")
@@ -93,6 +108,10 @@ class RefusedModule(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         return self._getattr(name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Some modules bear the name of a function in them, which FlashInfer's top level has in their place."""
+        raise NotImplementedError(f"flashinfer.{self._module} is not implemented by Girih: {alternative(self._module, '')}")
 
     def __dir__(self) -> list[str]:
         return sorted(public_names()[self._module])

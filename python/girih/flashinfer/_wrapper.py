@@ -18,7 +18,10 @@ from ._problem import _FP8, Form, Hooks, Problem, compute_dtype, refuse, torch_d
 __all__ = ["AttentionWrapper", "older_names"]
 
 #: Backends of FlashInfer that compute what its own default computes.
-BACKENDS = ("auto", "fa2", "fa3", "trtllm-gen", "cudnn", "cutlass", "cute-dsl", "cutile", "xqa", "fmha_v2", "cake")
+BACKENDS = tuple(
+    """auto autotune fa2 fa3 trtllm-gen cudnn cutlass cute-dsl cute-dsl-prims cute-dsl-monolithic cute-dsl-modular cute-dsl-rubin-mtp
+    cutile xqa fmha_v2 cake cake_cute vsa_sm100_blk128 vsa_sm100_blk64 vsa_sm120_blk64""".split()
+)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -78,6 +81,7 @@ class AttentionWrapper:
         self._planner = Planner(self.device, frozen=self._use_cuda_graph)
         self._hooks: Hooks | None = None
         self._kv_indices: torch.Tensor | None = None
+        self._use_token_head_sf = False
         self._plan_params: dict[str, Any] = {}  #: run-time parameters that came with the plan, such as masks
         self._run_params: dict[str, Any] = {}  #: those of the last run's extra arguments
 

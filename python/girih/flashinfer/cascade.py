@@ -116,6 +116,7 @@ class MultiLevelCascadeAttentionWrapper(AttentionWrapper):
         for buffer in buffers:
             super().reset_workspace_buffer(float_workspace_buffer, buffer)
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def plan(
         self,
         qo_indptr_arr: list[torch.Tensor],
@@ -349,6 +350,7 @@ class BatchPrefillWithSharedPrefixPagedKVCacheWrapper(_SharedPrefixWrapper):
         if variant != "independent":
             raise ValueError(f"variant must be 'independent', got {variant!r}")
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def forward(
         self,
         q: torch.Tensor,

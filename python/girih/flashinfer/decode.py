@@ -18,7 +18,7 @@ from ._functional import single_attention
 from ._kv import run_form
 from ._paged_call import PagedCall, paged_attention, refuse_all, rows_of, scale_of_log2
 from ._planner import Batch, IndexArray, Limits, host_array, on_host
-from ._problem import FLOAT16, Problem, data_types, refuse
+from ._problem import FLOAT16, Problem, data_types, is_batch_invariant, refuse
 from ._wrapper import (
     AttentionWrapper,
     check_backend,
@@ -242,9 +242,10 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
             pos_encoding_mode,
             rope_scale,
             rope_theta,
-            disable_split_kv or fixed_split_size is not None,
+            is_batch_invariant(fixed_split_size, disable_split_kv),
             hooks=self._hooks,
         )
+        self._use_token_head_sf = use_token_head_sf
         self._plan(
             problem,
             on_host(indptr),
@@ -389,6 +390,8 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
             refuse("run", "skip_softmax_threshold_scale_factor", "leave it out: every key is computed")
         if q_len_per_req is not None:
             self._warn_q_len(q, q_len_per_req)
+        if q.shape[0] != self._num_rows and self._backend in ("trtllm-gen", "cute-dsl"):
+            problem = self._take_q_len(q.shape[0], problem)
         rows = self._num_rows
         if q.shape[0] != rows:
             raise ValueError(
@@ -401,6 +404,8 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
         if self._hooks is not None:
             sinks = self._take_jit_arguments(args, sinks)
             args = ()
+        if self._use_token_head_sf and kv_cache_sf is None:
+            raise ValueError("kv_cache_sf: plan(use_token_head_sf=True) needs a pair (k_sf, v_sf), one scale per token and head")
         scales = with_scales(fp8_scales(args, q, self._name), q_scale, k_scale, v_scale, kv_cache_sf)
         kind = "base2" if return_lse or lse is not None else "none"
         form, stored, params = run_form(problem, kind, scales, sinks, self.device, self._kv_layout)
@@ -414,10 +419,28 @@ class BatchDecodeWithPagedKVCacheWrapper(AttentionWrapper):
 
     def _warn_q_len(self, q: torch.Tensor, q_len_per_req: int) -> None:
         warnings.warn("run(q_len_per_req=...) is deprecated; pass it to plan()", DeprecationWarning, stacklevel=3)
+        requests = self._num_rows // (self._q_len_per_req or 1)
+        if self._backend in ("trtllm-gen", "cute-dsl") and q.shape[0] == requests * q_len_per_req:
+            return
         if q_len_per_req != self._q_len_per_req:
             raise ValueError(
                 f"q implies q_len_per_req={q_len_per_req} but plan() used {self._q_len_per_req}; re-plan with the matching q_len_per_req."
             )
+
+    def _take_q_len(self, rows: int, problem: Problem) -> Problem:
+        """With these two backends FlashInfer takes as many rows a request as run() is given: planned anew where they change."""
+        batch = self._planner.batch
+        assert batch is not None
+        requests = len(batch.qo_indptr) - 1
+        if self._use_cuda_graph or requests == 0 or rows % requests != 0 or rows == 0:
+            return problem
+        q_len = rows // requests
+        if self._q_len_per_req == 1:  # what plan() says of one row holds for none beside it
+            problem = problem._replace(window_right=0)
+        need = batch.need._replace(tokens=rows, qo_len=q_len)
+        self._planner.plan(problem, batch._replace(qo_indptr=_uniform_indptr(requests, q_len), need=need))
+        self._problem, self._q_len_per_req, self._num_rows = problem, q_len, rows
+        return problem
 
     def forward(
         self,
@@ -549,7 +572,7 @@ def fast_decode_plan(
         pos_encoding_mode,
         rope_scale,
         rope_theta,
-        disable_split_kv or fixed_split_size is not None,
+        is_batch_invariant(fixed_split_size, disable_split_kv),
         hooks=self._hooks,
     )
     host = on_host(indptr if global_override_indptr_cpu is None else global_override_indptr_cpu)

@@ -13,6 +13,9 @@ from .quantization.fp4_quantization import (
     mxfp4_dequantize as mxfp4_dequantize,
 )
 from .quantization.fp4_quantization import (
+    mxfp4_quantize as mxfp4_quantize,
+)
+from .quantization.fp4_quantization import (
     nvfp4_batched_quantize as nvfp4_batched_quantize,
 )
 from .quantization.fp4_quantization import (
@@ -20,6 +23,9 @@ from .quantization.fp4_quantization import (
 )
 from .quantization.fp4_quantization import (
     nvfp4_kv_dequantize as nvfp4_kv_dequantize,
+)
+from .quantization.fp4_quantization import (
+    nvfp4_kv_dequantize_paged as nvfp4_kv_dequantize_paged,
 )
 from .quantization.fp4_quantization import (
     nvfp4_kv_quantize as nvfp4_kv_quantize,

@@ -5,19 +5,60 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 import girih
 
+from ._kv import check_sinks
 from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages
 from ._problem import _FP8, FLOAT16, Form, Problem, data_types, refuse, torch_dtype
 from ._wrapper import AttentionWrapper, older_names
 
-__all__ = ["BatchDecodeMlaWithPagedKVCacheWrapper", "BatchMLAPagedAttentionWrapper", "MLAPlanMetadata"]
+__all__ = [
+    "BatchDecodeMlaWithPagedKVCacheWrapper",
+    "BatchMLAPagedAttentionWrapper",
+    "MLAHeadDimensions",
+    "MLALayerDimensions",
+    "MLAPlanMetadata",
+    "deepseek_mla_dimensions",
+    "nope_mla_dimensions",
+    "smaller_mla_dimensions",
+    "supported_mla_head_dimensions",
+    "supported_mla_layer_dimensions",
+]
+
+
+class MLAHeadDimensions(NamedTuple):
+    """Widths of one MLA head: of the uncompressed parts of q and k, of v, and of the compressed cache."""
+
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    kv_lora_rank: int
+
+
+class MLALayerDimensions(NamedTuple):
+    """A head's widths, and how many heads a layer has."""
+
+    head_dimensions: MLAHeadDimensions
+    num_heads: int
+
+
+deepseek_mla_dimensions = MLAHeadDimensions(128, 64, 128, 512)
+smaller_mla_dimensions = MLAHeadDimensions(64, 64, 128, 256)
+nope_mla_dimensions = MLAHeadDimensions(256, 0, 256, 512)
+#: Those that FlashInfer has kernels for; Girih takes any.
+supported_mla_head_dimensions = [deepseek_mla_dimensions, smaller_mla_dimensions, nope_mla_dimensions]
+supported_mla_layer_dimensions = [
+    MLALayerDimensions(deepseek_mla_dimensions, 128),
+    MLALayerDimensions(deepseek_mla_dimensions, 64),
+    MLALayerDimensions(smaller_mla_dimensions, 32),
+]
 
 
 class MLAPlanMetadata(NamedTuple):
-    """Page tables of a plan as CSR arrays or as block tables: fields of the same names as plan()'s arguments."""
+    """Page tables of a plan as CSR arrays, as block tables, or as both: fields of the same names as plan()'s arguments."""
 
     qo_indptr: torch.Tensor | None = None
     kv_indptr: torch.Tensor | None = None
@@ -32,6 +73,7 @@ class MLAPlanMetadata(NamedTuple):
     def csr(
         cls, qo_indptr: torch.Tensor, kv_indptr: torch.Tensor, kv_indices: torch.Tensor, kv_len_arr: torch.Tensor
     ) -> MLAPlanMetadata:
+        """Of page lists: qo_indptr, kv_indptr [batch + 1], kv_indices [pages], kv_len_arr [batch]."""
         return cls(qo_indptr, kv_indptr, kv_indices, kv_len_arr)
 
     @classmethod
@@ -42,7 +84,52 @@ class MLAPlanMetadata(NamedTuple):
         seq_lens: torch.Tensor,
         max_q_len: int | None = None,
     ) -> MLAPlanMetadata:
+        """Of block tables: cum_seq_lens_q [batch + 1], block_tables [batch, pages of the longest], seq_lens [batch]."""
         return cls(cum_seq_lens_q=cum_seq_lens_q, block_tables=block_tables, seq_lens=seq_lens, max_q_len=max_q_len)
+
+    @classmethod
+    def dual(
+        cls,
+        qo_indptr: torch.Tensor,
+        kv_indptr: torch.Tensor,
+        kv_indices: torch.Tensor,
+        kv_len_arr: torch.Tensor,
+        *,
+        cum_seq_lens_q: torch.Tensor,
+        block_tables: torch.Tensor,
+        seq_lens: torch.Tensor,
+        max_q_len: int | None = None,
+    ) -> MLAPlanMetadata:
+        """Both, which must say the same; plan() reads the page lists."""
+        return cls(qo_indptr, kv_indptr, kv_indices, kv_len_arr, cum_seq_lens_q, block_tables, seq_lens, max_q_len)
+
+    def check(self, page_size: int) -> None:
+        """Raises ValueError where a form is given in part, neither is given, or the two say different things."""
+        lists = {name: getattr(self, name) for name in ("qo_indptr", "kv_indptr", "kv_indices", "kv_len_arr")}
+        tables = {name: getattr(self, name) for name in ("cum_seq_lens_q", "block_tables", "seq_lens")}
+        for form in (lists, tables):
+            missing = [name for name, value in form.items() if value is None]
+            if 0 < len(missing) < len(form):
+                raise ValueError(f"metadata has no {', '.join(missing)} beside {', '.join(form.keys() - {*missing})}")
+        if self.qo_indptr is None and self.block_tables is None:
+            raise ValueError("metadata is empty; make it by MLAPlanMetadata.csr(), dense() or dual()")
+        if self.max_q_len is not None and self.block_tables is None:
+            raise ValueError("metadata has max_q_len without block_tables; it is theirs")
+        if self.qo_indptr is None or self.block_tables is None:
+            return
+        pairs = [("qo_indptr", "cum_seq_lens_q"), ("kv_len_arr", "seq_lens")]
+        if any(not np.array_equal(host_array(lists[a]), host_array(tables[b])) for a, b in pairs) or not np.array_equal(
+            _listed_pages(self, page_size), host_array(lists["kv_indices"])[: int(host_array(lists["kv_indptr"])[-1])]
+        ):
+            raise ValueError("metadata: the page lists and the block tables differ; they must say the same")
+
+
+def _listed_pages(metadata: MLAPlanMetadata, page_size: int) -> IndexArray:
+    """The pages of block tables, one request after the other."""
+    assert metadata.block_tables is not None and metadata.seq_lens is not None
+    tables, lengths = host_array(metadata.block_tables), host_array(metadata.seq_lens)
+    used = (lengths + page_size - 1) // page_size
+    return np.concatenate([row[:n] for row, n in zip(tables, used, strict=True)] or [np.zeros(0, tables.dtype)])
 
 
 @functools.lru_cache(maxsize=64)
@@ -60,9 +147,14 @@ def _split(
         return first, second
     if first is not None or second is not None:
         raise TypeError(f"pass either {names[0]}= or {names[1]}/{names[2]}, not both")
-    if isinstance(pair, (tuple, list)):
-        return pair[0], pair[1]
-    return pair[..., :width], pair[..., width:]
+    if not isinstance(pair, (tuple, list)):
+        return pair[..., :width], pair[..., width:]
+    if len(pair) != 2:
+        raise ValueError(f"{names[0]} is a tuple of {len(pair)}; must be a tensor or a pair")
+    for inner in pair:  # one packed tensor beside the pair of its parts: the parts are taken
+        if isinstance(inner, (tuple, list)):
+            return _split(inner, None, None, width, names)
+    return pair[0], pair[1]
 
 
 class BatchMLAPagedAttentionWrapper(AttentionWrapper):
@@ -112,7 +204,7 @@ class BatchMLAPagedAttentionWrapper(AttentionWrapper):
         kv_data_type: str | torch.dtype | None = None,
         use_profiler: bool = False,
         *,
-        metadata: Any = None,
+        metadata: MLAPlanMetadata | None = None,
         cum_seq_lens_q: torch.Tensor | None = None,
         block_tables: torch.Tensor | None = None,
         seq_lens: torch.Tensor | None = None,
@@ -130,13 +222,20 @@ class BatchMLAPagedAttentionWrapper(AttentionWrapper):
         """Plans a batch.
 
         qo_indptr, kv_indptr [batch + 1], kv_indices, kv_len_arr [batch]; or cum_seq_lens_q [batch + 1], block_tables [batch, pages],
-        seq_lens [batch]; or metadata with fields of these names. sm_scale has no default: it is that of the uncompressed heads,
+        seq_lens [batch]; or one or both as an MLAPlanMetadata. sm_scale has no default: it is that of the uncompressed heads,
         1 / sqrt(128 + 64) for DeepSeek. Hints: query_layout, kv_cache_layout, max_q_len, enable_pdl.
         """
+        flat = MLAPlanMetadata(
+            qo_indptr, kv_indptr, kv_indices, kv_len_arr, cum_seq_lens_q, block_tables, seq_lens, max_q_len
+        )
         if metadata is not None:
-            given = {name: getattr(metadata, name, None) for name in MLAPlanMetadata._fields}
-            qo_indptr, kv_indptr, kv_indices, kv_len_arr = (given[n] for n in MLAPlanMetadata._fields[:4])
-            cum_seq_lens_q, block_tables, seq_lens = given["cum_seq_lens_q"], given["block_tables"], given["seq_lens"]
+            if not isinstance(metadata, MLAPlanMetadata):
+                raise TypeError(f"metadata is a {type(metadata).__name__}; must be a flashinfer.mla.MLAPlanMetadata")
+            if any(value is not None for value in flat):
+                raise ValueError("metadata is given beside arrays of its own; give one form")
+            qo_indptr, kv_indptr, kv_indices, kv_len_arr, cum_seq_lens_q, block_tables, seq_lens, max_q_len = metadata
+        elif qo_indptr is not None and block_tables is not None:
+            raise ValueError("qo_indptr and block_tables: both forms are given; give one, or MLAPlanMetadata.dual()")
         missing = {
             "num_heads": num_heads,
             "head_dim_ckv": head_dim_ckv,
@@ -151,6 +250,8 @@ class BatchMLAPagedAttentionWrapper(AttentionWrapper):
             if value is None:
                 raise TypeError(f"BatchMLAPagedAttentionWrapper.plan(): {name} must be given")
         assert num_heads is not None and head_dim_ckv is not None and head_dim_kpe is not None and page_size is not None
+        if metadata is not None:
+            metadata.check(page_size)
         if use_profiler:
             refuse("BatchMLAPagedAttentionWrapper.plan", "use_profiler", "use a profiler of CUDA")
         if skip_softmax:
@@ -306,6 +407,8 @@ class BatchMLAPagedAttentionWrapper(AttentionWrapper):
         has_rope = problem.head_dim_rope > 0
         store = girih.KvStore.paged(ckv, k_rope=kpe if has_rope else None, **scales)
         kind: Any = ("natural" if return_lse_base_on_e else "base2") if return_lse or lse is not None else "none"
+        if sinks is not None:
+            check_sinks(sinks, problem.num_qo_heads)
         params = None if sinks is None else {"sinks": sinks.float()}
         form = Form(kind, sinks is not None, granularity, granularity)
         result = self._compute(

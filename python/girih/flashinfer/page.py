@@ -6,7 +6,8 @@ made a request of its own here, with one page and the length that ends with its 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeAlias
+from functools import wraps
+from typing import Any, Callable, NamedTuple, TypeAlias, TypeVar
 
 import torch
 
@@ -15,6 +16,7 @@ import girih
 from ._arguments import refuse
 from .utils import TensorLayout, check_shape_dtype_device
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _Cache: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
 
 
@@ -192,6 +194,31 @@ def get_seq_lens(kv_indptr: torch.Tensor, kv_last_page_len: torch.Tensor, page_s
     return (pages - 1).clamp(min=0) * page_size + kv_last_page_len
 
 
+def _with_append_indptr(function: _F) -> _F:
+    """Takes the form of releases before 0.2, too: (append_key, append_value, append_indptr, paged_kv_cache, kv_indices, kv_indptr,
+    kv_last_page_len, kv_layout), by which request i appends its rows [append_indptr[i], append_indptr[i + 1]) at its end."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "append_indptr" not in kwargs and (len(args) < 4 or not _is_cache(args[3])):
+            return function(*args, **kwargs)
+        names = ("append_key", "append_value", "append_indptr", "paged_kv_cache", "kv_indices", "kv_indptr", "kv_last_page_len", "kv_layout")
+        given = {**dict(zip(names, args)), **kwargs}
+        k_cache, _ = _unpacked(given["paged_kv_cache"], given.get("kv_layout", "NHD"))
+        page_size = k_cache.shape[1 if given.get("kv_layout", "NHD") == "NHD" else 2]
+        lengths = get_seq_lens(given["kv_indptr"], given["kv_last_page_len"], page_size)
+        indptr = given.pop("append_indptr")
+        given["batch_indices"], given["positions"] = get_batch_indices_positions(indptr, lengths, given["append_key"].shape[0])
+        return function(**given)
+
+    return call  # type: ignore[return-value]
+
+
+def _is_cache(x: Any) -> bool:
+    return isinstance(x, (tuple, list)) or (isinstance(x, torch.Tensor) and x.ndim > 1)
+
+
+@_with_append_indptr
 def append_paged_kv_cache(
     append_key: torch.Tensor,
     append_value: torch.Tensor,

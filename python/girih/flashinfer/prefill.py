@@ -18,7 +18,7 @@ from ._masks import multi_item_params
 from ._paged_call import PagedCall, paged_attention, refuse_all, rows_of
 from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages, on_host
 from ._prefill_base import BatchPrefillWrapper, check_lse_layout
-from ._problem import Problem, data_types, refuse
+from ._problem import Problem, data_types, is_batch_invariant, refuse
 from ._ragged import BatchPrefillWithRaggedKVCacheWrapper
 from ._wrapper import (
     check_backend,
@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 
+@older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
 def single_prefill_with_kv_cache(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -72,6 +73,7 @@ def single_prefill_with_kv_cache(
     scale_q/k/v: f32 per head, k_scale and v_scale numbers. use_fp16_qk_reduction and backend are hints.
     Returns out [qo_len, num_qo_heads, head_dim_vo], or (out, lse f32 [qo_len, num_qo_heads], base 2).
     """
+    check_backend(backend)
     return single_attention(
         "single_prefill_with_kv_cache",
         q,
@@ -88,12 +90,12 @@ def single_prefill_with_kv_cache(
         rope_scale=rope_scale,
         rope_theta=rope_theta,
         o_dtype=o_dtype,
-        scales=(scale_q, _one_of(scale_k, k_scale, "k"), _one_of(scale_v, v_scale, "v"), kv_cache_sf),
+        scales=(scale_q, _product(scale_k, k_scale), _product(scale_v, v_scale), kv_cache_sf),
         return_lse=return_lse,
     )
 
 
-def _one_of(tensor: torch.Tensor | None, number: float | None, what: str) -> Any:
+def _product(tensor: torch.Tensor | None, number: float | None) -> Any:
     if tensor is None:
         return number
     return tensor if number is None else tensor * number
@@ -139,8 +141,8 @@ def single_prefill_with_kv_cache_with_jit_module(
 class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
     """Prefill and append of a batch over a paged KV cache: plan() each step, run() each layer.
 
-    float_workspace_buffer sets the device and is otherwise unused. backend, jit_kwargs and variant_owns_mask are hints. With
-    use_cuda_graph the buffers hold the page table at fixed addresses and set the largest batch; max_total_num_rows the most query rows
+    float_workspace_buffer sets the device and is otherwise unused. backend and jit_kwargs are hints. variant_owns_mask: jit_args
+    say the whole mask, and `causal` of plan() nothing. With use_cuda_graph the buffers hold the page table at fixed addresses and set the largest batch; max_total_num_rows the most query rows
     (left out: those of the first plan). jit_args: see girih.flashinfer.jit.
     """
 
@@ -165,7 +167,9 @@ class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
         max_total_num_rows: int | None = None,
     ) -> None:
         super().__init__(float_workspace_buffer, kv_layout, use_cuda_graph, backend)
-        self._init_masks(custom_mask_buf, mask_indptr_buf, jit_args, jit_kwargs)
+        self._init_masks(custom_mask_buf, mask_indptr_buf, jit_args, jit_kwargs, variant_owns_mask)
+        if max_total_num_rows is not None and not use_cuda_graph:
+            raise ValueError("max_total_num_rows is for use_cuda_graph=True; leave it out")
         self._max_total_num_rows = max_total_num_rows
         self._qo_indptr_buf = qo_indptr_buf
         self._paged_kv_indptr_buf = paged_kv_indptr_buf
@@ -181,6 +185,7 @@ class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
                 if not torch.is_tensor(buffer):
                     raise ValueError(f"{name} should be a torch.Tensor in CUDA graph mode")
 
+    @older_names(head_dim="head_dim_qk", allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def plan(
         self,
         qo_indptr: torch.Tensor,
@@ -261,7 +266,7 @@ class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
             pos_encoding_mode,
             rope_scale,
             rope_theta,
-            disable_split_kv or fixed_split_size is not None,
+            is_batch_invariant(fixed_split_size, disable_split_kv),
             hooks=self._hooks,
         )
         params = None
@@ -281,6 +286,7 @@ class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
         if self._use_cuda_graph:
             self._check_frozen(num_requests, paged_kv_indices, need, page_size)
         self._adopt_plan(problem, Batch(rows, (segment,), need, params=params), need.tokens)
+        self._use_token_head_sf = use_token_head_sf
         self._take_tables(qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, non_blocking)
 
     begin_forward = plan
@@ -415,6 +421,8 @@ class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
         if self._hooks is not None:
             sinks = self._take_jit_arguments(args, sinks)
             args = ()
+        if self._use_token_head_sf and kv_cache_sf is None:
+            raise ValueError("kv_cache_sf: plan(use_token_head_sf=True) needs a pair (k_sf, v_sf), one scale per token and head")
         scales = with_scales(fp8_scales(args, q, self._name), q_scale, k_scale, v_scale, kv_cache_sf)
         wants_lse = return_lse or lse is not None
         kind = lse_of(lse_base) if wants_lse else "none"
@@ -435,6 +443,7 @@ class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def forward(
         self,
         q: torch.Tensor,
@@ -454,6 +463,7 @@ class BatchPrefillWithPagedKVCacheWrapper(BatchPrefillWrapper):
         self._changed(causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta)
         return self.run(q, paged_kv_cache, k_scale=k_scale, v_scale=v_scale)
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def forward_return_lse(
         self,
         q: torch.Tensor,

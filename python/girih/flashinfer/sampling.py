@@ -10,6 +10,7 @@ row, and the filtered functions return (samples, success), success being whether
 
 from __future__ import annotations
 
+import math
 from functools import wraps
 from numbers import Real
 from typing import Any, Callable, Literal, NamedTuple, TypeAlias, TypeVar, cast
@@ -114,15 +115,19 @@ def _older_form(threshold_names: tuple[str, ...]) -> Callable[[_F], _F]:
                     uniform, args = args[1], (args[0], *args[2:])
             if uniform is None:
                 return function(*args, **kwargs)
+            what = "logits" if function.__name__.endswith("_from_logits") else "probs"
             named = (*threshold_names, *(("filter_apply_order",) if len(threshold_names) > 1 else ()))
-            kwargs.update(zip(("probs", *named, "deterministic", "check_nan"), args))
+            kwargs.update(zip((what, *named, "deterministic", "check_nan"), args))
             if any(kwargs.get(name) is not None for name in ("generator", "seed", "offset")):
                 raise ValueError("uniform_samples: give it or generator, seed and offset, not both")
             drawn = _seed_of_uniform(uniform)
             kwargs.update(seed=drawn.seed, offset=drawn.offset)
             if not threshold_names:
                 return function(**kwargs)
-            return function(**kwargs, return_valid=True)
+            if what == "probs":
+                return function(**kwargs, return_valid=True)
+            tokens = function(**kwargs)
+            return tokens, _drawable(kwargs["logits"], kwargs.get("indices"))
 
         return call  # type: ignore[return-value]
 
@@ -234,6 +239,12 @@ def sampling_from_probs(
     )
 
 
+def _drawable(logits: torch.Tensor, indices: torch.Tensor | None) -> torch.Tensor:
+    """Of each row, whether a token can be drawn from it."""
+    valid = ~torch.isnan(logits).any(dim=-1) & (logits > -math.inf).any(dim=-1)
+    return valid if indices is None else valid[indices.long()]
+
+
 def sampling_from_logits(
     logits: torch.Tensor,
     indices: torch.Tensor | None = None,
@@ -308,6 +319,7 @@ def min_p_sampling_from_probs(
     )
 
 
+@_older_form(("top_k", "top_p"))
 def top_k_top_p_sampling_from_logits(
     logits: torch.Tensor,
     top_k: torch.Tensor | int,

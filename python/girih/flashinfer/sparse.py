@@ -49,8 +49,7 @@ class _SparseWrapper(AttentionWrapper):
 
     @older_names(workspace_buffer="float_workspace_buffer")
     def __init__(self, float_workspace_buffer: torch.Tensor, backend: str = "auto") -> None:
-        super().__init__(float_workspace_buffer, "NHD")
-        self._backend = backend
+        super().__init__(float_workspace_buffer, "NHD", backend=backend)
         self._problem: Problem | None = None
         self._page_size = 1
         self._page_pos: torch.Tensor | None = None
@@ -99,6 +98,7 @@ class BlockSparseAttentionWrapper(_SparseWrapper):
 
     _name = "BlockSparseAttentionWrapper"
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def plan(
         self,
         indptr: torch.Tensor | None,
@@ -220,6 +220,7 @@ class BlockSparseAttentionWrapper(_SparseWrapper):
         self._page_size, self._page_pos = block_cols, None
         self._kv_indices = torch.from_numpy(columns.astype(np.int32)).to(self.device)
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def forward(
         self,
         q: torch.Tensor,
@@ -291,6 +292,7 @@ class VariableBlockSparseAttentionWrapper(_SparseWrapper):
 
     _name = "VariableBlockSparseAttentionWrapper"
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def plan(
         self,
         block_mask_map: torch.Tensor,
@@ -349,6 +351,7 @@ class VariableBlockSparseAttentionWrapper(_SparseWrapper):
 
     begin_forward = plan
 
+    @older_names(allow_fp16_qk_reduction="use_fp16_qk_reduction")
     def forward(
         self,
         q: torch.Tensor,

@@ -200,6 +200,39 @@ def test_scales_of_an_unquantised_cache(with_tensors: bool) -> None:
         check(out[rows], attend(q[rows], k * k_of, v * v_of)[0], 4e-3)
 
 
+@pytest.mark.filterwarnings("ignore:run:DeprecationWarning")
+def test_rows_that_run_brings() -> None:
+    """Two backends of FlashInfer take as many rows a request as run() is given; the others those of plan()."""
+    batch = paged_batch([3, 3], [20, 35])
+    wrapper = decode.BatchDecodeWithPagedKVCacheWrapper(workspace(), batch.layout, backend="trtllm-gen")
+    tables = (batch.indptr, batch.indices, batch.last, 4, batch.k.shape[2], batch.k.shape[3], batch.page_size)
+    wrapper.plan(*tables)
+    q = queries(batch, 4)
+    for options in ({}, {"q_len_per_req": 3}):
+        out = wrapper.run(q, batch.cache, **options)
+        for request in range(2):
+            rows = batch.rows(request)
+            check(out[rows], attend(q[rows], *batch.keys(request), causal=True)[0])
+    last = torch.tensor([2, 5])
+    torch.testing.assert_close(wrapper.run(q[last], batch.cache), out[last], rtol=2e-3, atol=2e-3)
+    with pytest.raises(ValueError, match="q has 5 rows"):
+        wrapper.run(q[:5], batch.cache)
+    other = decode.BatchDecodeWithPagedKVCacheWrapper(workspace(), batch.layout)
+    other.plan(*tables)
+    with pytest.raises(ValueError, match="q has 6 rows"):
+        other.run(q, batch.cache)
+    with pytest.raises(ValueError, match="re-plan with the matching"):
+        other.run(q, batch.cache, q_len_per_req=3)
+
+
+def test_scales_that_plan_announced() -> None:
+    batch = paged_batch([1] * 2, [9, 14])
+    wrapper = planned(batch, 4, kv_data_type=torch.float8_e4m3fn, use_token_head_sf=True)
+    cache = tuple(x.to(torch.float8_e4m3fn) for x in (batch.k, batch.v))
+    with pytest.raises(ValueError, match="kv_cache_sf"):
+        wrapper.run(queries(batch, 4), cache)
+
+
 def test_sinks() -> None:
     batch = paged_batch([1] * 2, [20, 35])
     q = queries(batch, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,24 @@ def test_append(layout: str, form: str, dtype: torch.dtype) -> None:
             target = expected[page, j] if layout == "NHD" else expected[page, j].transpose(0, 1)
             target[entry] = x[i].float()
     assert torch.equal(cache.float(), expected)
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("named", [False, True])
+def test_the_form_with_append_indptr(layout: str, named: bool) -> None:
+    torch.manual_seed(1)
+    table = Table(4)
+    tail = (4, HEADS, DIM) if layout == "NHD" else (HEADS, 4, DIM)
+    caches = torch.zeros(2, table.num_pages, 2, *tail)
+    k, v = torch.randn(7, HEADS, DIM), torch.randn(7, HEADS, DIM)
+    flashinfer.append_paged_kv_cache(k, v, table.batch, table.positions, caches[0], *table.args(), layout)
+    append: Any = flashinfer.append_paged_kv_cache
+    if named:
+        append(k, v, append_indptr=table.append_indptr, paged_kv_cache=caches[1], kv_indices=table.indices, kv_indptr=table.indptr,
+               kv_last_page_len=table.last_page_len, kv_layout=layout)  # fmt: skip
+    else:
+        append(k, v, table.append_indptr, caches[1], *table.args(), layout)
+    assert torch.equal(caches[0], caches[1]) and caches[0].any()
 
 
 def test_padding_is_skipped_and_wild_places_are_refused() -> None:

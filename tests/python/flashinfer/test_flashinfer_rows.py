@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import girih
 import girih.flashinfer as flashinfer
 from torch import Tensor
 
@@ -260,8 +262,120 @@ def test_nvfp4_of_keys_and_values() -> None:
     assert ((values - x).abs() <= bound * 1.1).all()
     with pytest.raises(NotImplementedError, match="sf_vec_size"):
         flashinfer.fp4_quantize(x, scale, sf_vec_size=32, sf_use_ue8m0=True)
-    with pytest.raises(NotImplementedError, match="rounded up"):
-        flashinfer.mxfp4_quantize(x)
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_nvfp4_pages(layout: str, stacked: bool) -> None:
+    torch.manual_seed(22)
+    pages, page_size, heads, dim = 5, 4, 2, 32
+    lengths = torch.tensor([6, 0, 3], dtype=torch.int32)
+    tables = torch.tensor([[3, 1], [0, 0], [4, 0]], dtype=torch.int32)
+    shape = (pages, 2, page_size, heads) if layout == "NHD" else (pages, 2, heads, page_size)
+    codes = torch.randint(256, (*shape, dim // 2), dtype=torch.uint8)
+    scales = torch.randint(0x30, 0x48, (*shape, dim // 16), dtype=torch.uint8).view(torch.float8_e4m3fn)
+    cache: Any = codes if stacked else (codes[:, 0], codes[:, 1])
+    factors: Any = scales if stacked else (scales[:, 0], scales[:, 1])
+    outputs = [torch.full((3, 6, heads, dim), 7.0, dtype=torch.float16) for _ in range(2)]
+    given = (tables, lengths, torch.tensor([0.5]), torch.tensor([2.0]))
+    flashinfer.nvfp4_kv_dequantize_paged(cache, factors, *given, *outputs, kv_layout=layout)
+    for half, (out, factor) in enumerate(zip(outputs, (0.5, 2.0), strict=True)):
+        for request, length in enumerate(lengths.tolist()):
+            assert (out[request, length:] == 7).all()
+            for token in range(length):
+                page, place = tables[request, token // page_size], token % page_size
+                at = (page, half, place) if layout == "NHD" else (page, half, slice(None), place)
+                wanted = girih.dequantize(codes[at], scales[at].view(torch.uint8), "block", codes="nvfp4", global_scale=factor, dtype="f16")
+                assert torch.equal(out[request, token], wanted)
+    before = [out.clone() for out in outputs]
+    flashinfer.nvfp4_kv_dequantize_paged(cache, factors, tables, lengths * 0, *given[2:], *outputs, kv_layout=layout)
+    assert all(torch.equal(a, b) for a, b in zip(before, outputs, strict=True))
+    with pytest.raises(ValueError, match="block_tables column count"):
+        flashinfer.nvfp4_kv_dequantize_paged(cache, factors, tables[:, :1], *given[1:], *outputs, kv_layout=layout)
+    with pytest.raises(ValueError, match="must be scalar tensors"):
+        flashinfer.nvfp4_kv_dequantize_paged(cache, factors, *given[:2], torch.ones(2), given[3], *outputs, kv_layout=layout)
+    with pytest.raises(ValueError, match="output_v"):
+        flashinfer.nvfp4_kv_dequantize_paged(cache, factors, *given, outputs[0], outputs[1].float(), kv_layout=layout)
+
+
+def power_of_two_scales(x: Tensor, largest: float) -> list[list[float]]:
+    """By blocks of 32, in double precision: the least power of two that brings the largest magnitude to `largest`."""
+    rows = []
+    for row in x.double().reshape(x.shape[0], -1, 32).abs().amax(-1).tolist():
+        rows.append([2.0 ** math.ceil(math.log2(m / largest)) if m > 0 else 0.0 for m in row])
+    return rows
+
+
+def mx_rows() -> Tensor:
+    """Random rows of every magnitude, with a block of zeros, one whose scale is exact, and one just above it."""
+    torch.manual_seed(21)
+    x = torch.randn(131, 192) * 2.0 ** torch.arange(-60, 71).view(-1, 1)
+    x[3, 32:64] = 0
+    x[4, :32] = 448.0 * 6
+    x[5, :32] = 448.0 * 6
+    x[5, 7] = 448.0 * 6 * (1 + 2**-20)
+    return x
+
+
+@pytest.mark.parametrize("layout", list(flashinfer.SfLayout))
+def test_mxfp8(layout: flashinfer.SfLayout) -> None:
+    x = mx_rows()
+    codes, scales = flashinfer.mxfp8_quantize(x, sf_swizzle_layout=layout, alignment=128)
+    assert codes.shape == (131, 256) and codes.dtype == torch.float8_e4m3fn and scales.dtype == torch.uint8 and scales.dim() == 1
+    assert not codes[:, 192:].view(torch.uint8).any()
+    values = flashinfer.mxfp8_dequantize_host(codes, scales, sf_swizzle_layout=layout)
+    scale = torch.tensor(power_of_two_scales(x, 448.0), device="cpu").repeat_interleave(32, 1)
+    nearest = (x.cpu().double() / scale).nan_to_num(0).float().to(torch.float8_e4m3fn).double() * scale
+    assert torch.equal(values[:, :192].double(), nearest)
+
+
+@pytest.mark.parametrize("layout", list(flashinfer.SfLayout))
+def test_mxfp4(layout: flashinfer.SfLayout) -> None:
+    x = mx_rows()
+    codes, scales = flashinfer.mxfp4_quantize(x, sfLayout=layout)
+    assert codes.shape == (131, 96) and scales.dtype == torch.uint8
+    values = flashinfer.mxfp4_dequantize(codes, scales, layout)
+    scale = torch.tensor(power_of_two_scales(x, 6.0), device="cpu").repeat_interleave(32, 1)
+    exact = (x.cpu().double() / scale).nan_to_num(0)
+    steps = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], device="cpu").double()
+    distance = (exact.abs().unsqueeze(-1) - steps).abs()
+    assert torch.equal((values.double() / scale).nan_to_num(0).abs().sub(exact.abs()).abs(), distance.amin(-1))
+    assert torch.equal(values.sign(), exact.sign() * (values != 0))
+
+
+def test_mxfp4_codes() -> None:
+    """Every border between two codes goes to the even one, and what is next to a border to its own side."""
+    borders = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+    expected = torch.tensor([0, 2, 2, 4, 4, 6, 6])
+    for x, codes in (
+        (borders, expected),
+        (borders.nextafter(torch.tensor(9.0)), torch.arange(1, 8)),
+        (borders.nextafter(torch.tensor(0.0)), torch.arange(7)),
+    ):
+        row = torch.zeros(1, 32)
+        row[0, 0] = 6
+        row[0, 1:8], row[0, 8:15] = x, -x
+        packed, scales = flashinfer.fp4_quantize(row, sf_vec_size=32, sf_use_ue8m0=True, is_sf_swizzled_layout=False)
+        found = torch.stack((packed & 15, packed >> 4), -1).reshape(32)
+        assert scales.tolist() == [[127]]
+        assert torch.equal(found[1:8].long(), codes) and torch.equal(found[8:15].long(), codes + 8)
+
+
+def test_mx_arguments() -> None:
+    x = torch.randn(4, 64)
+    with pytest.raises(ValueError, match="multiple of 32"):
+        flashinfer.mxfp8_quantize(x[:, :40])
+    with pytest.raises(ValueError, match="alignment=48"):
+        flashinfer.mxfp8_quantize(x, alignment=48)
+    with pytest.raises(ValueError, match="backend"):
+        flashinfer.mxfp4_quantize(x, "fast")
+    with pytest.raises(NotImplementedError, match="batch_invariant"):
+        flashinfer.mxfp8_quantize(x, batch_invariant=True)
+    wild = torch.tensor([[float("inf"), 1.0, *[0.0] * 30, float("nan"), 1.0, *[0.0] * 30]])
+    codes, scales = flashinfer.mxfp8_quantize(wild, is_sf_swizzled_layout=False)
+    assert scales.tolist() == [254, 127 - 8]
+    values = codes[0].float()
+    assert values[0] == 448 and values[1] == 0 and values[32].isnan() and values[33] == 256
 
 
 def test_mxfp4_dequantize() -> None:

@@ -163,6 +163,13 @@ def test_the_form_with_uniform_samples() -> None:
     tokens, success = sampling.min_p_sampling_from_probs(p, uniform, 1.0)
     assert torch.equal(tokens.long(), p.argmax(-1))
     assert sampling.sampling_from_probs(p, torch.rand(6)).shape == (6,)
+    logits = p.log()
+    logits[2] = float("-inf")
+    tokens, success = sampling.top_k_top_p_sampling_from_logits(logits, uniform, 1, 0.9)
+    assert success.tolist() == [True, True, False, True, True, True]
+    assert torch.equal(tokens[success].long(), p.argmax(-1)[success])
+    again, _ = sampling.top_k_top_p_sampling_from_logits(logits, uniform_samples=uniform, top_k=1, top_p=0.9)
+    assert torch.equal(again, tokens)
     with pytest.raises(ValueError, match="uniform_samples"):
         sampling.top_p_sampling_from_probs(p, uniform, 0.8, seed=1, offset=0)
     flat = torch.full((1, 64), 1 / 64).expand(20_000, 64)

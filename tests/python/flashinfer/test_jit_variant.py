@@ -229,6 +229,35 @@ def test_what_cannot_be_mapped_is_named(body: str, what: str) -> None:
     assert what in str(error.value) or "cuda" in str(error.value).lower()
 
 
+def test_the_mask_is_the_variants_where_it_says_so() -> None:
+    batch = paged_batch([5, 9], [20, 35])
+    text = struct(MASK % "return kv_idx % 2 == 0;")
+    wrapper = prefill.BatchPrefillWithPagedKVCacheWrapper(workspace(), jit_args=jit_args(text), variant_owns_mask=True)
+    wrapper.plan(batch.qo_indptr, batch.indptr, batch.indices, batch.last, 4, 2, 64, 16, causal=True)
+    q = queries(batch, 4)
+    out = wrapper.run(q, batch.cache, 0.2)
+    for request in range(2):
+        rows, (k, v) = batch.rows(request), batch.keys(request)
+        check(out[rows], attend(q[rows], k[::2], v[::2], sm_scale=0.2)[0])
+    one = torch.tensor([1, 1], dtype=torch.int32)
+    with pytest.raises(ValueError, match="variant_owns_mask"):
+        wrapper.plan(batch.qo_indptr, batch.indptr, batch.indices, batch.last, 4, 2, 64, 16, prefix_len_ptr=one)
+
+
+def test_calls_are_of_the_declared_types() -> None:
+    batch = paged_batch([5, 9], [20, 35])
+    wrapper = prefill.BatchPrefillWithPagedKVCacheWrapper(workspace(), jit_args=jit_args(struct("")))
+    tables = (batch.qo_indptr, batch.indptr, batch.indices, batch.last)
+    with pytest.raises(ValueError, match="declared with head_dim_qk=64; the call has 128"):
+        wrapper.plan(*tables, 4, 2, 128, 16)
+    with pytest.raises(ValueError, match=r"dtype_q=torch.float16; the call has torch.bfloat16"):
+        wrapper.plan(*tables, 4, 2, 64, 16, q_data_type="bfloat16")
+    module = gen_customize_single_decode_module("mine", HALF, HALF, HALF, 64, 64, [], [], ["sm_scale"], ["double"], "Mine", struct(""))
+    k = torch.zeros(4, 4, 32).half()
+    with pytest.raises(ValueError, match="head_dim_qk=64; the call has 32"):
+        decode.single_decode_with_kv_cache_with_jit_module(module, k[0], k, k, 0.2)
+
+
 def test_other_refusals() -> None:
     with pytest.raises(ValueError, match="13"):
         prefill.BatchPrefillWithRaggedKVCacheWrapper(workspace(), jit_args=[1, 2])

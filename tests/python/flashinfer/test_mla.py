@@ -96,10 +96,44 @@ def test_packed_tensors_and_block_tables() -> None:
         check(out[cache.rows(request)], cache.expected(request, causal=True)[0])
     wrapper.plan(metadata=mla.MLAPlanMetadata.csr(cache.qo, cache.indptr, cache.indices, cache.lens), **named)
     assert torch.equal(wrapper.run(query=(cache.q_nope, cache.q_pe), kv_cache=(cache.ckv, cache.kpe)), out)
+    both = mla.MLAPlanMetadata.dual(
+        cache.qo, cache.indptr, cache.indices, cache.lens, cum_seq_lens_q=cache.qo, block_tables=table, seq_lens=cache.lens
+    )
+    wrapper.plan(metadata=both, **named)
+    nested = (torch.cat([cache.ckv, cache.kpe], -1), (cache.ckv, cache.kpe))
+    assert torch.equal(wrapper.run(query=((cache.q_nope, cache.q_pe), query), kv_cache=nested), out)
     with pytest.raises(TypeError, match="not both"):
         wrapper.run(cache.q_nope, cache.q_pe, query=query, kv_cache=(cache.ckv, cache.kpe))
     with pytest.raises(TypeError, match="sm_scale"):
         wrapper.plan(cache.qo, cache.indptr, cache.indices, cache.lens, HEADS, CKV, KPE, 4, True)
+
+
+def test_metadata_that_does_not_fit() -> None:
+    cache = Cache([2, 3], [12, 30])
+    wrapper = mla.BatchMLAPagedAttentionWrapper(workspace(), backend="cute-dsl-modular")
+    table = torch.zeros(2, 9, dtype=torch.int32)
+    named: dict[str, Any] = {
+        "num_heads": HEADS, "head_dim_ckv": CKV, "head_dim_kpe": KPE, "page_size": 4, "causal": True, "sm_scale": SCALE,
+        "q_data_type": torch.float16, "kv_data_type": torch.float16,
+    }  # fmt: skip
+    csr = (cache.qo, cache.indptr, cache.indices, cache.lens)
+    differ = mla.MLAPlanMetadata.dual(*csr, cum_seq_lens_q=cache.qo, block_tables=table, seq_lens=cache.lens)
+    for metadata, text in (
+        (differ, "differ; they must say the same"),
+        (mla.MLAPlanMetadata(), "is empty"),
+        (mla.MLAPlanMetadata(qo_indptr=cache.qo, kv_indptr=cache.indptr), "no kv_indices, kv_len_arr"),
+        (mla.MLAPlanMetadata(*csr, max_q_len=3), "max_q_len without block_tables"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            wrapper.plan(metadata=metadata, **named)
+    with pytest.raises(ValueError, match="give one form"):
+        wrapper.plan(*csr, metadata=mla.MLAPlanMetadata.csr(*csr), **named)
+    with pytest.raises(ValueError, match="both forms"):
+        wrapper.plan(*csr, cum_seq_lens_q=cache.qo, block_tables=table, seq_lens=cache.lens, **named)
+    with pytest.raises(TypeError, match="must be a flashinfer.mla.MLAPlanMetadata"):
+        wrapper.plan(metadata=csr, **named)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="backend='sometimes'"):
+        mla.BatchMLAPagedAttentionWrapper(workspace(), backend="sometimes")
 
 
 @pytest.mark.parametrize("as_array", [False, True])

@@ -289,6 +289,12 @@ def test_older_forward_and_names() -> None:
     check(wrapper.forward(q, batch.cache, causal=True)[rows], attend(q[rows], *batch.keys(1), causal=True)[0])
     out, lse = wrapper.forward_return_lse(q, batch.cache, causal=False, logits_soft_cap=5.0)
     check((out[rows], lse[rows]), attend(q[rows], *batch.keys(1), cap=5.0))
+    wrapper.begin_forward(batch.qo_indptr, batch.indptr, batch.indices, batch.last, 4, 2, head_dim=64, page_size=16)
+    again = wrapper.forward(q, batch.cache, causal=True, allow_fp16_qk_reduction=True)
+    check(again[rows], attend(q[rows], *batch.keys(1), causal=True)[0])
+    k, v = batch.keys(1)
+    single = prefill.single_prefill_with_kv_cache(q[rows], k, v, causal=True, allow_fp16_qk_reduction=True)
+    check(single, attend(q[rows], k, v, causal=True)[0])
     with pytest.raises(TypeError, match="older name"):
         prefill.BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer=workspace(), workspace_buffer=workspace())
 
@@ -328,3 +334,14 @@ def test_refusals_name_the_argument() -> None:
         wrapper.plan(batch.qo_indptr, batch.indptr, batch.indices, batch.last[:1], 4, 2, 64, 16)
     with pytest.raises(ValueError, match="unknown data type"):
         planned(batch, 4, q_data_type="float17")
+    with pytest.raises(ValueError, match=r"sinks has shape \(3,\); must be \[num_qo_heads=4\]"):
+        wrapper.run(q, batch.cache, sinks=torch.zeros(3))
+    with pytest.raises(ValueError, match="backend='fastest'"):
+        prefill.single_prefill_with_kv_cache(q, *batch.keys(0), backend="fastest")
+    with pytest.raises(ValueError, match="max_total_num_rows"):
+        prefill.BatchPrefillWithPagedKVCacheWrapper(workspace(), max_total_num_rows=8)
+    with pytest.raises(ValueError, match="jit_args"):
+        prefill.BatchPrefillWithPagedKVCacheWrapper(workspace(), variant_owns_mask=True)
+    with pytest.raises(ValueError, match="fixed_split_size=0"):
+        planned(batch, 4, fixed_split_size=0)
+    assert torch.equal(planned(batch, 4, fixed_split_size=-1).run(q, batch.cache), planned(batch, 4).run(q, batch.cache))

@@ -23,6 +23,9 @@ from .fp4_quantization import (
     nvfp4_kv_dequantize as nvfp4_kv_dequantize,
 )
 from .fp4_quantization import (
+    nvfp4_kv_dequantize_paged as nvfp4_kv_dequantize_paged,
+)
+from .fp4_quantization import (
     nvfp4_kv_quantize as nvfp4_kv_quantize,
 )
 from .fp4_quantization import (
@@ -32,6 +35,9 @@ from .fp4_quantization import (
     silu_and_mul_nvfp4_quantize as silu_and_mul_nvfp4_quantize,
 )
 from .fp8_quantization import per_token_group_quant_8bit as per_token_group_quant_8bit
+from .mx_quantization import mxfp4_quantize as mxfp4_quantize
+from .mx_quantization import mxfp8_dequantize_host as mxfp8_dequantize_host
+from .mx_quantization import mxfp8_quantize as mxfp8_quantize
 from .nvfp4_quantization_utils import NVFP44Over6Config as NVFP44Over6Config
 from .nvfp4_quantization_utils import NVFP44Over6ErrMode as NVFP44Over6ErrMode
 from .nvfp4_quantization_utils import make_nvfp4_global_scale as make_nvfp4_global_scale

@@ -1,7 +1,7 @@
 """flashinfer.quantization.fp4_quantization: NVFP4, that is e2m1 codes with an e4m3 scale for 16 and one f32 scale a tensor.
 
-FlashInfer takes the global scale as what values are multiplied by (448 * 6 / largest magnitude); Girih as what codes are. Power-of-two
-scales (MXFP4) are refused on the way in, since FlashInfer rounds them up and Girih, as OCP MX says, down; decoding has no such choice.
+FlashInfer takes the global scale as what values are multiplied by (448 * 6 / largest magnitude); Girih as what codes are. MXFP4 is
+mx_quantization's; here it is decoded.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import girih
 from .._arguments import one_of, refuse
 from ..tllm_enums import SfLayout
 from ..utils import round_up
+from ._scale_layout import tiled, untiled
+from .mx_quantization import mxfp4_quantize as mxfp4_quantize
 
 
 class _Unset:
@@ -36,28 +38,6 @@ def _check_recipe(function: str, nvfp4_4over6: object) -> None:
         raise refuse(function, "nvfp4_4over6", nvfp4_4over6, "Girih quantises NVFP4 with one scale candidate a block")
 
 
-def _tiled(scales: torch.Tensor, layout: SfLayout) -> torch.Tensor:
-    """Scales [rows, blocks] in tiles of 128 x 4 or 8 x 4, padded with zeros to whole ones; flat."""
-    rows, blocks = scales.shape
-    height = 128 if layout == SfLayout.layout_128x4 else 8
-    padded = torch.nn.functional.pad(scales, (0, -blocks % 4, 0, -rows % height))
-    if layout == SfLayout.layout_8x4:
-        return padded.view(-1, 8, padded.shape[1] // 4, 4).permute(0, 2, 1, 3).reshape(-1)
-    return padded.view(-1, 4, 32, padded.shape[1] // 4, 4).permute(0, 3, 2, 1, 4).reshape(-1)
-
-
-def _untiled(scales: torch.Tensor, rows: int, blocks: int, layout: SfLayout) -> torch.Tensor:
-    """The inverse of _tiled(): [rows, blocks]."""
-    columns = round_up(blocks, 4) // 4
-    if layout == SfLayout.layout_linear:
-        return scales.reshape(rows, blocks)
-    if layout == SfLayout.layout_8x4:
-        plain = scales.reshape(-1, columns, 8, 4).permute(0, 2, 1, 3)
-    else:
-        plain = scales.reshape(-1, columns, 32, 4, 4).permute(0, 3, 2, 1, 4)
-    return plain.reshape(-1, columns * 4)[:rows, :blocks].contiguous()
-
-
 def _encode(x: torch.Tensor, decode_scale: float, layout: SfLayout) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes uint8 [rows, dim / 2] and scales uint8 of x [rows, dim], laid out."""
     rows, dim = x.shape
@@ -70,7 +50,7 @@ def _encode(x: torch.Tensor, decode_scale: float, layout: SfLayout) -> tuple[tor
         scales = torch.empty(rows, blocks, dtype=torch.uint8, device=x.device)
     girih.quantize(x, "nvfp4", "block", scales=scales, global_scale=decode_scale, swizzled=swizzled, out=codes)
     if layout == SfLayout.layout_8x4:
-        scales = _tiled(scales, layout).view(-1, round_up(blocks, 4))
+        scales = tiled(scales, layout).view(-1, round_up(blocks, 4))
     return codes, scales
 
 
@@ -105,10 +85,12 @@ def fp4_quantize(
         raise refuse(
             function, "batch_invariant", True, "it asks for another recipe; rows are independent of each other anyway"
         )
+    if sf_vec_size == 32 and sf_use_ue8m0 and (global_scale is None or float(global_scale) == 1.0):
+        return mxfp4_quantize(input, "auto", enable_pdl, _layout(is_sf_swizzled_layout, is_sf_8x4_layout))
     if sf_vec_size != _BLOCK or sf_use_ue8m0:
         wrong = ("sf_vec_size", sf_vec_size) if sf_vec_size != _BLOCK else ("sf_use_ue8m0", True)
         raise refuse(
-            function, *wrong, 'scales are of 16, in e4m3; girih.quantize(x, "mxfp4", "block") writes OCP MXFP4'
+            function, *wrong, "scales are of 16, in e4m3, or of 32, powers of two without a global scale"
         )
     if input.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise refuse(function, "input.dtype", input.dtype, "dequantise it to 16 bits first")
@@ -195,12 +177,12 @@ def block_scale_interleave(unswizzled_sf: torch.Tensor, *, out: torch.Tensor | N
     if unswizzled_sf.dtype not in (torch.uint8, torch.bfloat16):
         raise ValueError(f"unswizzled_sf.dtype={unswizzled_sf.dtype}; must be uint8 or bfloat16")
     experts = unswizzled_sf.unsqueeze(0) if unswizzled_sf.ndim == 2 else unswizzled_sf
-    tiled = torch.cat([_tiled(scales, SfLayout.layout_128x4) for scales in experts])
+    flat = torch.cat([tiled(scales, SfLayout.layout_128x4) for scales in experts])
     if out is None:
-        return tiled
-    if out.device != tiled.device or out.dtype != tiled.dtype or out.shape != tiled.shape or not out.is_contiguous():
-        raise ValueError(f"out must be a contiguous flat tensor of {tiled.shape[0]} {tiled.dtype} on {tiled.device}")
-    return out.copy_(tiled)
+        return flat
+    if out.device != flat.device or out.dtype != flat.dtype or out.shape != flat.shape or not out.is_contiguous():
+        raise ValueError(f"out must be a contiguous flat tensor of {flat.shape[0]} {flat.dtype} on {flat.device}")
+    return out.copy_(flat)
 
 
 nvfp4_block_scale_interleave = block_scale_interleave
@@ -227,7 +209,7 @@ def e2m1_and_ufp8sf_scale_to_float(
     codes = e2m1_tensor.cpu().view(torch.uint8)
     rows, dim = codes.shape[0], codes.shape[1] * 2
     flat = ufp8_scale_tensor.cpu().view(torch.uint8).reshape(-1)
-    scales = _untiled(flat, rows, dim // sf_vec_size, _layout(is_sf_swizzled_layout, is_sf_8x4_layout))
+    scales = untiled(flat, rows, dim // sf_vec_size, _layout(is_sf_swizzled_layout, is_sf_8x4_layout))
     global_scale = 1.0 if global_scale_tensor is None else float(global_scale_tensor)
     return cast(
         "torch.Tensor",
@@ -257,6 +239,57 @@ def nvfp4_kv_quantize(input: torch.Tensor, global_scale: torch.Tensor) -> tuple[
     if input.ndim != 2 or input.shape[1] % _BLOCK != 0:
         raise ValueError(f"input.shape={tuple(input.shape)}; must be [rows, dim], dim a multiple of {_BLOCK}")
     return _encode(input, float(global_scale), SfLayout.layout_linear)
+
+
+def nvfp4_kv_dequantize_paged(
+    paged_kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    kv_cache_sf: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    k_scale: torch.Tensor,
+    v_scale: torch.Tensor,
+    output_k: torch.Tensor,
+    output_v: torch.Tensor,
+    kv_layout: str = "NHD",
+) -> None:
+    """Writes the values of a 4-bit paged cache to output_k and output_v [batch, max_seq_len, heads, dim], f16 or bf16.
+
+    The cache (uint8, half the width) and kv_cache_sf (e4m3, a sixteenth of it) are one tensor with a second extent of 2, or a pair;
+    block_tables [batch, pages of the longest], seq_lens [batch]. Rows beyond seq_lens stay as they are. Waits for the lengths on a GPU.
+    """
+    if k_scale.numel() != 1 or v_scale.numel() != 1:
+        raise ValueError(f"k_scale and v_scale must be scalar tensors, got {k_scale.numel()} and {v_scale.numel()} entries")
+    if kv_layout not in ("NHD", "HND"):
+        raise KeyError(f"Invalid kv_layout {kv_layout}; must be NHD or HND")
+    caches = tuple(paged_kv_cache.unbind(1)) if isinstance(paged_kv_cache, torch.Tensor) else paged_kv_cache
+    scales = tuple(kv_cache_sf.unbind(1)) if isinstance(kv_cache_sf, torch.Tensor) else kv_cache_sf
+    outputs = (output_k, output_v)
+    batch, longest = output_k.shape[:2]
+    if kv_layout == "HND":
+        caches, scales = tuple(c.transpose(1, 2) for c in caches), tuple(s.transpose(1, 2) for s in scales)
+    page_size, heads = caches[0].shape[1:3]
+    if block_tables.shape[0] != batch or block_tables.shape[1] * page_size < longest:
+        raise ValueError(
+            f"block_tables column count insufficient: has shape {tuple(block_tables.shape)}; must be [batch={batch}, at least "
+            f"{-(-longest // page_size)}] for {longest} tokens in pages of {page_size}"
+        )
+    if seq_lens.shape != (batch,):
+        raise ValueError(f"seq_lens has shape {tuple(seq_lens.shape)}; must be [batch={batch}]")
+    for name, cache, scale, out in zip(("k", "v"), caches, scales, outputs, strict=True):
+        dim = cache.shape[3] * 2
+        if cache.dtype != torch.uint8 or tuple(scale.shape) != (*cache.shape[:3], dim // _BLOCK):
+            raise ValueError(f"{name}: the cache is {cache.dtype} {tuple(cache.shape)} with scales {tuple(scale.shape)}; must be uint8 "
+                             "[pages, page_size, heads, dim / 2] with [pages, page_size, heads, dim / 16]")  # fmt: skip
+        if tuple(out.shape) != (batch, longest, heads, dim) or out.dtype not in (torch.float16, torch.bfloat16):
+            raise ValueError(f"output_{name} is {out.dtype} {tuple(out.shape)}; must be f16 or bf16 {(batch, longest, heads, dim)}")
+    token = torch.arange(longest, device=block_tables.device)
+    requests, tokens = (token < seq_lens.to(token.device).unsqueeze(1)).nonzero(as_tuple=True)
+    pages, places = block_tables[requests, tokens // page_size].long(), tokens % page_size
+    for cache, scale, out, factor in zip(caches, scales, outputs, (k_scale, v_scale), strict=True):
+        dim = cache.shape[3] * 2
+        rows = cache[pages, places].flatten(0, 1)
+        blocks = scale.view(torch.uint8)[pages, places].flatten(0, 1)
+        out[requests, tokens] = nvfp4_kv_dequantize(rows, blocks, factor, out.dtype).view(len(tokens), heads, dim)
 
 
 def nvfp4_kv_dequantize(

@@ -7,6 +7,8 @@ import torch
 import girih
 
 from .._arguments import one_of, refuse
+from .mx_quantization import mxfp8_dequantize_host as mxfp8_dequantize_host
+from .mx_quantization import mxfp8_quantize as mxfp8_quantize
 
 _GROUP = 128
 

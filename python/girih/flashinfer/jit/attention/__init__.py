@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..._jit_variant import CustomModule, hooks_of_declaration
+from ..._jit_variant import CustomModule, declared_types, hooks_of_declaration
 from ..._problem import refuse
 from ..._refused import refusals
 from . import variants as variants
@@ -36,6 +36,7 @@ def _module(
     variant_name: str,
     variant_decl: str,
     pos_encoding_mode: int,
+    declared: tuple[torch.dtype, torch.dtype, torch.dtype, int, int],
 ) -> CustomModule:
     if pos_encoding_mode != 0:
         refuse(
@@ -46,7 +47,7 @@ def _module(
     hooks = hooks_of_declaration(
         tensor_names, tensor_dtypes, scalar_names, scalar_dtypes, variant_name, variant_decl, function
     )
-    return CustomModule(uri, hooks)
+    return CustomModule(uri, hooks._replace(declared=declared_types(*declared)))
 
 
 def gen_customize_single_decode_module(
@@ -66,10 +67,11 @@ def gen_customize_single_decode_module(
     use_sliding_window: bool = False,
     use_logits_soft_cap: bool = False,
 ) -> CustomModule:
-    """For single_decode_with_kv_cache_with_jit_module(). dtypes and dims are those of the tensors given there; use_* are hints."""
+    """For single_decode_with_kv_cache_with_jit_module(). Tensors there must be of these dtypes and dims; use_* are hints."""
     return _module(
         "gen_customize_single_decode_module", uri, additional_tensor_names, additional_tensor_dtypes,
         additional_scalar_names, additional_scalar_dtypes, variant_name, variant_decl, pos_encoding_mode,
+        (dtype_q, dtype_kv, dtype_o, head_dim_qk, head_dim_vo),
     )  # fmt: skip
 
 
@@ -99,6 +101,7 @@ def gen_customize_single_prefill_module(
     return _module(
         "gen_customize_single_prefill_module", uri, additional_tensor_names, additional_tensor_dtypes,
         additional_scalar_names, additional_scalar_dtypes, variant_name, variant_decl, pos_encoding_mode,
+        (dtype_q, dtype_kv, dtype_o, head_dim_qk, head_dim_vo),
     )  # fmt: skip
 
 
@@ -131,6 +134,7 @@ def gen_customize_batch_decode_module(
     return _module(
         "gen_customize_batch_decode_module", uri, additional_tensor_names, additional_tensor_dtypes,
         additional_scalar_names, additional_scalar_dtypes, variant_name, variant_decl, pos_encoding_mode,
+        (dtype_q, dtype_kv, dtype_o, head_dim_qk, head_dim_vo),
     )  # fmt: skip
 
 
@@ -166,6 +170,7 @@ def gen_customize_batch_prefill_module(
     return _module(
         "gen_customize_batch_prefill_module", uri, additional_tensor_names, additional_tensor_dtypes,
         additional_scalar_names, additional_scalar_dtypes, variant_name, variant_decl, pos_encoding_mode,
+        (dtype_q, dtype_kv, dtype_o, head_dim_qk, head_dim_vo),
     )  # fmt: skip
 
 
@@ -193,6 +198,7 @@ def gen_customize_batch_attention_module(
     return _module(
         "gen_customize_batch_attention_module", uri, additional_tensor_names, additional_tensor_dtypes,
         additional_scalar_names, additional_scalar_dtypes, variant_name, variant_decl, pos_encoding_mode,
+        (dtype_q, dtype_kv, dtype_o, head_dim_qk, head_dim_vo),
     )  # fmt: skip
 
 
