@@ -4,7 +4,7 @@
 // K and V come by the copy engine where the segment has a map: boxes of `box_tokens` keys, which lie in one page, by 128 bytes of dims, one
 // lane for each place of a box in the step; the page ids of the next step are asked for before the wait. Stores that the copy engine cannot
 // take (pages of few tokens, odd strides) are copied by the warp, a row at a time, as is Q. Boxes past the item's keys are not asked for:
-// what lies there is hidden from scores, and consumers clear such rows of V.
+// what lies there is hidden from scores, and whoever reads such rows of V clears them.
 #pragma once
 
 #include "attention/config.cuh"
