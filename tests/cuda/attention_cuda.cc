@@ -43,9 +43,7 @@ bool takes_if_asked(const AttentionSpec& spec) {
     return false;
   }
 }
-bool runs_here(const CaseRun& run) {
-  return run.family != std::string_view("wgmma") || gpu().context->cuda().device->info().arch == 90;
-}
+bool runs_here(const CaseRun& run) { return run.family != std::string_view("wgmma") || gpu().context->cuda().device->info().arch == 90; }
 
 /// Every case by the table's choice and by "floor"; by "mma" where that is not the choice everywhere, and by "wgmma" where it never is.
 std::vector<CaseRun> all_runs() {
