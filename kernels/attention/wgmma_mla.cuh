@@ -2,7 +2,7 @@
 // multiprocessor; of its twelve warps four bring data (wgmma_mla_producer.cuh) and eight, two warpgroups, compute (wgmma_mla_steps.cuh).
 // A tile's sums are 64 x 512 numbers, half of all registers: so each group sums all rows over half of V's dims, and both want every step's
 // weights. Steps are scored by the groups in turns, in the step's own slot of two:
-//   keys      | wait empty[s] | boxes or rows of K -> full[s] |                                         two warps, as far ahead as slots are free
+//   keys      | wait empty[s] | boxes or rows of K -> full[s] |            two warps, as far ahead as slots are free
 //   group s%2 | full[s] | S = Q K^T | softmax -> weights, 32 keys at a time -> passed[s] | O += P V, P in registers | empty[s] |
 //   the other | passed[s] | O += P V, P in shared memory | empty[s] | full[s + 1] | its scores ...
 // So a step's values are summed by both groups at once and in the order of steps, which is what makes one base for each row enough: who

@@ -1,9 +1,9 @@
-// MLA's bringing warps on Hopper (wgmma_mla.cuh): two bring every step's keys, running ahead of the others as far as the slots allow and over
-// the borders of tiles; two bring each tile's Q, but for its last dims.
+// MLA's bringing warps on Hopper (wgmma_mla.cuh): two bring every step's keys, running ahead of the others as far as the slots allow and
+// over the borders of tiles; two bring each tile's Q, but for its last dims.
 // Keys come by the copy engine where the segment has maps: boxes of `box_tokens` keys, which lie in one page, by 64 dims, one or two a
-// thread; the page ids of the next step are asked for before the wait. Others (pages of few tokens, odd strides) are copied row by row, 32 of
-// a step's rows by each warp. Boxes past the item's keys are not asked for: what lies there is hidden from scores, and those who sum values
-// clear it.
+// thread; the page ids of the next step are asked for before the wait. Others (pages of few tokens, odd strides) are copied row by row, 32
+// of a step's rows by each warp. Boxes past the item's keys are not asked for: what lies there is hidden from scores, and those who sum
+// values clear it.
 #pragma once
 
 #include "attention/key_stream.cuh"
@@ -81,7 +81,7 @@ class MlaProducer {
     return static_cast<i64>(at - divide(at, segment.page_size) * segment.page_size.divisor);
   }
 
-  /// Of the step's boxes, of which there are eight at most, thread t brings stack t % 8 of box t / 8, and those of stack 0 the last one, too.
+  /// Of the step's boxes, of which there are eight at most, thread t brings stack t % 8 of box t / 8, and those of stack 0 the last, too.
   __device__ __forceinline__ void bring_boxes(const abi::WorkItem& item, const abi::SegmentArg& segment, i64 table_begin) {
     static_assert(Shape::kRows / 8 * Shape::kValueStacks == Shape::kKeyWarps * ptx::kWarp);
     const abi::TensorMap* map = &p_.kv_maps[item.segment][0];

@@ -1,7 +1,7 @@
-// MLA on Hopper (wgmma_mla.cuh): the block's warps, its shared memory, and who waits for whom in it. Tiles are stacks of 64 rows of 128 bytes
-// (64 dims), swizzled as wgmma and the copy engine have them: a step's keys are nine, of which the first eight are V, too.
-// Shared memory is short: two steps of keys (144 KiB), Q's first 512 dims (64) and the weights of two steps (16) leave 3 KiB. So the last 64
-// dims of Q lie in registers, in both warpgroups'.
+// MLA on Hopper (wgmma_mla.cuh): the block's warps, its shared memory, and who waits for whom in it. Tiles are stacks of 64 rows of 128
+// bytes (64 dims), swizzled as wgmma and the copy engine have them: a step's keys are nine, of which the first eight are V, too.
+// Shared memory is short: two steps of keys (144 KiB), Q's first 512 dims (64) and the weights of two steps (16) leave 3 KiB. So the last
+// 64 dims of Q lie in registers, in both warpgroups'.
 #pragma once
 
 #include "attention/config.cuh"

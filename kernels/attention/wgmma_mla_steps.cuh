@@ -1,5 +1,5 @@
-// What the two computing warpgroups of MLA on Hopper do (wgmma_mla.cuh): each sums P V of all 64 rows over half of V's dims; the scores of a
-// step, its softmax and weights are one group's, which passes the weights on through shared memory and has them in registers itself.
+// What the two computing warpgroups of MLA on Hopper do (wgmma_mla.cuh): each sums P V of all 64 rows over half of V's dims; the scores of
+// a step, its softmax and weights are one group's, which passes the weights on through shared memory and has them in registers itself.
 // Both know each row's base: who raises one tells the other, together with the step's weights.
 #pragma once
 
@@ -210,8 +210,8 @@ class MlaSteps {
     s_.arrive(s_.passed(step_, half));
   }
 
-  /// Rows of V past the step's keys become zeros: their weights are, but 0 times NaN is not. Each group its own dims, since it waits for its
-  /// own writes only.
+  /// Rows of V past the step's keys become zeros: their weights are, but 0 times NaN is not. Each group its own dims, since it waits for
+  /// its own writes only.
   __device__ __forceinline__ void clear_values(int num_keys) const {
     constexpr int kThreads = Shape::kGroupWarps * ptx::kWarp;
     u8* s_values = own_stacks(step_);

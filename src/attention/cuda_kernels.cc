@@ -76,8 +76,9 @@ CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, co
       "  using namespace girih::attention;\n"
       "  {}<Config{{{}}},\n            Variant>(p);\n"
       "}}\n",
-      key, family.name, role, tile.include.empty() ? family.include : tile.include, variant::print_cuda(request.program, rope, tile.math), tile.threads, tile.blocks_per_sm,
-      kernel.name, tile.function.empty() ? family.function : tile.function, print_config(request.spec, tile, tile_class));
+      key, family.name, role, tile.include.empty() ? family.include : tile.include, variant::print_cuda(request.program, rope, tile.math),
+      tile.threads, tile.blocks_per_sm, kernel.name, tile.function.empty() ? family.function : tile.function,
+      print_config(request.spec, tile, tile_class));
   return kernel;
 }
 

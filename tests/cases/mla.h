@@ -18,7 +18,7 @@ inline std::vector<AttentionCase> mla_cases() {
   std::vector<AttentionCase> all;
   const auto add = [&all](std::int64_t heads, std::int64_t page_size, const Lengths& lengths, bool two_tensors = false) {
     AttentionCase c = make_case(fmt::format("mla_heads{}_page{}{}", heads, page_size, two_tensors ? "_two" : ""),
-                                              make_spec(static_cast<int>(heads), 1, 576, 512), lengths, Layout::nhd, page_size);
+                                make_spec(static_cast<int>(heads), 1, 576, 512), lengths, Layout::nhd, page_size);
     c.spec.v_is_k = true;
     c.spec.head_dim_rope = two_tensors ? 64 : 0;
     c.spec.sm_scale = 1 / std::sqrt(192.0);

@@ -113,7 +113,7 @@ class AttentionCuda : public testing::TestWithParam<CaseRun> {};
 
 TEST_P(AttentionCuda, MatchesReference) {
   GIRIH_NEEDS_GPU();
-  if (!runs_here(GetParam())) GTEST_SKIP() << "needs sm_90";
+  if (!has_family(GetParam())) GTEST_SKIP() << "needs sm_90";
   const auto& [family, c] = GetParam();
   if (!has_family(GetParam())) GTEST_SKIP() << "the GPU is not of sm_90";
   const Problem p(c);
