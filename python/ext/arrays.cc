@@ -187,20 +187,13 @@ bool from_exchange(Array& out, nb::handle object, std::string_view name) {
 /// NumPy's names of element types; those of ml_dtypes among them.
 bool dtype_of_name(std::string_view text, DType& out) {
   static constexpr std::pair<std::string_view, DType> kRows[] = {
-      {"float32", DType::f32},
-      {"float16", DType::f16},
-      {"bfloat16", DType::bf16},
-      {"float8_e4m3fn", DType::e4m3},
-      {"float8_e5m2", DType::e5m2},
-      {"int8", DType::i8},
-      {"int32", DType::i32},
-      {"int64", DType::i64},
-      {"uint8", DType::u8},
-      {"bool", DType::u8},
-      {"float8_e8m0fnu", DType::u8},
-      {"float", DType::f32},
-      {"half", DType::f16},
-      {"float4_e2m1fn_x2", DType::u8},
+      {"float32", DType::f32},       {"float16", DType::f16},
+      {"bfloat16", DType::bf16},     {"float8_e4m3fn", DType::e4m3},
+      {"float8_e5m2", DType::e5m2},  {"int8", DType::i8},
+      {"int32", DType::i32},         {"int64", DType::i64},
+      {"uint8", DType::u8},          {"bool", DType::u8},
+      {"float8_e8m0fnu", DType::u8}, {"float", DType::f32},
+      {"half", DType::f16},          {"float4_e2m1fn_x2", DType::u8},
   };
   for (const auto& [key, value] : kRows) {
     if (text == key) {

@@ -24,7 +24,7 @@ ATTENTION_DIFFERENCES: dict[str, str] = {
     "q_len_per_req > 1 needs no use_tensor_cores; run(window_left=) may differ from the plan's; resolved_backend is 'girih'",
     "decode.CUDAGraphBatchDecodeWithPagedKVCacheWrapper": _PAGED,
     "decode.fast_decode_plan": "the same as plan(), which is as fast",
-    "decode.trtllm_batch_decode_with_kv_cache": f"{_HOST}; the LSE is in base 2; no 4-bit cache or output, no sparsity, no DCP",
+    "decode.trtllm_batch_decode_with_kv_cache": f"{_HOST}; the LSE is in base 2; an FP8 query without out_dtype gives bfloat16; no 4-bit cache or output, no sparsity, no DCP",
     "decode.xqa_batch_decode_with_kv_cache": f"{_HOST}; no 4-bit cache; mask may be left out with several rows per request (causal)",
     "prefill.single_prefill_with_kv_cache": f"{_POSITIONS}; {_ALIBI_CAP}; {_FP8_Q}; k_scale and v_scale apply to any cache",
     "prefill.single_prefill_with_kv_cache_with_jit_module": "mask_mode 1 is causal beside the variant's mask",

@@ -622,7 +622,8 @@ def trtllm_batch_decode_with_kv_cache(
     """Decode over a paged cache in one call, which plans (and on a GPU waits for seq_lens): wrappers plan once a step.
 
     query [rows, num_qo_heads, head_dim]; kv_cache [pages, 1 or 2, heads, page_size, dim] (HND) or a pair; block_tables [batch, pages of the
-    longest], seq_lens [batch]. bmm1_scale is the softmax scale with all scales of q and k, bmm2_scale all of v and the output. Rows of one
+    longest], seq_lens [batch]. bmm1_scale is the softmax scale with all scales of q and k, bmm2_scale all of v and the output (so
+    that o_scale, which FlashInfer's kernel takes out of it and puts back, changes nothing). Rows of one
     request are causal among themselves, or see of each other what mask says: words of bits [batch, q_len_per_req, words], little-endian. Returns out, or (out, lse base 2). Hints: workspace_buffer, max_seq_len, max_q_len, enable_pdl,
     backend, multi_ctas_kv_counter_buffer, bf16q_fp8kv_transform_mode, request_order, length_aware_schedule.
     """
@@ -649,8 +650,6 @@ def trtllm_batch_decode_with_kv_cache(
         refuse(name, "uses_shared_paged_kv_idx=False", "give K and V the same page ids")
     if bmm1_scale_log2 is not None:
         bmm1_scale = scale_of_log2(bmm1_scale_log2)
-    if o_scale is not None and o_scale != 1.0:
-        bmm2_scale = bmm2_scale / o_scale
     rows = rows_of(name, query, len(seq_lens), q_len_per_req, cum_seq_lens_q)
     return paged_attention(
         PagedCall(

@@ -1,4 +1,7 @@
-"""Multi-head latent attention by FlashInfer's names: one compressed KV head of 512 dims, which is K and V, and 64 dims that carry RoPE."""
+"""Multi-head latent attention by FlashInfer's names: one compressed KV head of 512 dims, which is K and V, and 64 dims that carry RoPE.
+
+Long because FlashInfer's signatures are.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_decode(layout: str, q_len: int) -> None:
             expected = attend(q[rows], *batch.keys(request), causal=True, window_left=9, sinks=sinks, sm_scale=0.2)
             check((out[rows], lse[rows]), (expected[0] * 1.5, expected[1]))
     other = decode.xqa_batch_decode_with_kv_cache(
-        *arguments, 0.2, 3.0, 9, sinks=sinks, kv_layout=layout, q_len_per_req=q_len, o_scale=2.0
+        *arguments, 0.2, 1.5, 9, sinks=sinks, kv_layout=layout, q_len_per_req=q_len, o_scale=2.0
     )
     torch.testing.assert_close(other, out, rtol=2e-3, atol=2e-3)
     log2 = torch.tensor([0.2 * math.log2(math.e)])
