@@ -16,7 +16,9 @@ struct StepDivider {
   std::uint64_t magic;
   std::int32_t shift;
 
-  constexpr std::int64_t quotient(std::int64_t n) const { return static_cast<std::int64_t>((static_cast<std::uint64_t>(n) * magic) >> shift); }
+  constexpr std::int64_t quotient(std::int64_t n) const {
+    return static_cast<std::int64_t>((static_cast<std::uint64_t>(n) * magic) >> shift);
+  }
 };
 constexpr StepDivider step_divider(std::int64_t d) {
   std::int32_t shift = 31;
@@ -30,7 +32,7 @@ struct LineTile {
   std::int64_t cost_piece;   // of starting an item, >= 1
   std::int64_t cost_step;    // of one KV block of all the tile's rows, > 0
   StepDivider by_step;
-  std::int32_t item_begin;   // items of the tile, kv_head 0
+  std::int32_t item_begin;  // items of the tile, kv_head 0
   std::int32_t item_end;
   std::int32_t kv_block;
   std::int32_t shared;  // other tiles cover some of its rows: its result is always a part

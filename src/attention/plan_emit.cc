@@ -176,9 +176,10 @@ class Emitter {
   std::int64_t current_part_ = 0;
 };
 
-/// Where every tile of the batch is one item that may be cut, and alone on its rows, as in nearly all batches.
-bool has_single_items(const Planner& p, const abi::Line& line) {
-  return line.cut_items && p.regions.empty() && p.tiles.size() == p.items.size() && line.num_strips == std::ssize(p.strips);
+/// Where every tile of the batch is one item that may be cut, and alone on its rows, all in one list: so it is in nearly all batches.
+bool has_single_items(const Planner& p, const ScheduleState& schedule) {
+  const bool one_list = !schedule.separate_classes || p.total_cost[kSmall] == 0 || p.total_cost[kLarge] == 0;
+  return one_list && !schedule.spec.batch_invariant && p.regions.empty() && !p.strips.empty() && p.tiles.size() == p.items.size();
 }
 
 /// The strips of one list. Where only one class occurs, or classes are not separate, that is all of them.
@@ -220,12 +221,22 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
   p.unit_begin.resize(units + 1);
   p.unit_begin[0] = 0;
   p.part_rows = 0;
+  const bool single_items = has_single_items(p, schedule);
+  if (p.regions.empty() && !single_items) {
+    p.merges.clear();
+    p.merge_parts.clear();
+  }
   std::int64_t written = 0;
   for (int list = 0; list < kNumClasses; ++list) {
     const int begin = class_unit_begin(schedule, list);
     const int end = class_unit_begin(schedule, list + 1);
     if (begin == end) continue;
     const std::span<const LineStrip> strips = strips_of(p, schedule, list);
+    if (strips.empty()) {
+      std::fill(p.unit_costs.begin() + begin, p.unit_costs.begin() + end, 0);
+      std::fill(p.unit_begin.begin() + begin + 1, p.unit_begin.begin() + end + 1, static_cast<std::int32_t>(written));
+      continue;
+    }
     const abi::Line line{strips.data(), p.tiles.data(), p.items.data(), static_cast<std::int32_t>(strips.size()),
                          !schedule.spec.batch_invariant};
     partition(line, shares_of(p, schedule, list),
@@ -236,13 +247,9 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
                .max_tile = p.max_tile_cost[list]},
               p.unit_ends.data() + begin, p.unit_costs.data() + begin);
     if (p.unit_ends[static_cast<std::size_t>(end) - 1].strip != line.num_strips) bug("the units do not take the whole line");
-    if (has_single_items(p, line)) {
+    if (single_items) {
       written = write_single_items(p, line, begin, end, out);
       continue;
-    }
-    if (p.regions.empty() && p.part_rows == 0) {  // no list has had a merge yet
-      p.merges.clear();
-      p.merge_parts.clear();
     }
     Emitter emitter(p, line, out + written);
     for (int u = begin; u < end; ++u) {

@@ -135,7 +135,7 @@ void add_merge(Planner& p, int head, const Region& region) {
 
 void lay_merges(Planner& p, const ScheduleState& schedule) {
   p.num_empty_merges = 0;
-  if (p.regions.empty()) return;  // merges of cuts alone: emit_items() begins with none
+  if (p.regions.empty()) return;  // merges are of cuts alone: emit_items() empties or sizes what the last plan left
   p.merges.clear();
   p.merge_parts.clear();
   if (std::ssize(p.regions) * schedule.spec.num_kv_heads > kMaxIndex) refuse_merges();
