@@ -12,6 +12,7 @@
 #include "cases/far_memory.h"
 #include "cases/regressions.h"
 #include "emulator/cuda_run.h"
+#include "emulator/emulator.h"
 
 namespace girih::emulator {
 namespace {
