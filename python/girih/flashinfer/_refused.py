@@ -33,7 +33,7 @@ class Refused:
             raise AttributeError(name)
         return Refused(f"{self._name}.{name}", self._instead)
 
-    def __iter__(self) -> NoReturn:
+    def __iter__(self) -> Any:
         self()
 
     def __instancecheck__(self, instance: object) -> bool:
