@@ -161,6 +161,23 @@ TEST(EmulatedPlan, FreeBlocksTakeUnits) {
   EXPECT_LT(view.unit_begin[static_cast<std::size_t>(blocks)], view.unit_begin[static_cast<std::size_t>(units)]);
 }
 
+/// Lanes know of 64 parts of a row at a time, and look at 64 more in each turn for the maximum beforehand.
+TEST(EmulatedMerge, RowsOfManyParts) {
+  const cases::Problem p(on_arch(cases::make_case("many_parts", cases::make_spec(6, 2, 64), {"batch", {1}, {36000}}), kSm));
+  cuda::DeviceInfo device = emulated_device(kSm);
+  device.num_sms = 160;
+  for (const std::string family : {"", "floor"}) {
+    const ScheduleOptions options{.num_units = 0, .num_sms = 0, .family = family};
+    const auto state = attention::make_cuda_state(device, kEmulated.index, p.c.spec, p.limits, options);
+    Plan plan{Schedule(state)};
+    plan.update(p.batch);
+    int parts = 0;
+    for (const abi::MergeItem& merge : plan.state().view.merges) parts = std::max(parts, static_cast<int>(merge.part_count));
+    EXPECT_GT(parts, 128) << family;
+    EXPECT_TRUE(cases::matches(p, cases::reference(p), run_emulated(p, state, entries_of(*state), 0))) << family;
+  }
+}
+
 TEST(EmulatedKernels, AreAllUsed) {
   std::set<std::uint64_t> used;
   for (const CaseRun& run : runs()) {
