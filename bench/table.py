@@ -191,7 +191,7 @@ def make_table(machine, commits, rows, every):
         head = (f"{machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}. Memory is read at "
                 f"{machine['read_bytes_per_second'] / 1e12:.2f} TB/s. Cold L2, CUDA graphs.")
         return "\n".join([head, "", *sampling_table(rows)])
-    if any(row["backend"] == "cuda" for row in rows):
+    if any(row["backend"] == "cuda" and row["op"] != "plan" for row in rows):  # lists for a GPU are planned by the CPU
         lines = [f"{machine['target']}, {machine['date'][:10]}, commit {', '.join(commits)}. Ceilings: memory "
                  f"{machine['read_bytes_per_second'] / 1e12:.2f} TB/s, mma.sync {machine['bf16_flops'] / 1e12:.0f} TFLOP/s. Cold L2, CUDA graphs."]
         chosen = rows if every else headline_rows(rows, GPU_HEADLINES)
