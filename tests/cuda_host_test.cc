@@ -54,16 +54,21 @@ constexpr int kQoHeads = 4, kKvHeads = 2, kDim = 64;
 
 /// As the library shapes a plane of these heads and dims.
 constexpr abi::PartConfig append_part(abi::Elem out, abi::Scaling scaling) {
-  return {.x = abi::Elem::bf16, .weight = abi::Elem::bf16, .out = out, .dim = kDim, .threads = kDim / 8, .heads = kKvHeads, .aligned = true,
-          .paged = true, .scaling = scaling};
+  return {.x = abi::Elem::bf16,
+          .weight = abi::Elem::bf16,
+          .out = out,
+          .dim = kDim,
+          .threads = kDim / 8,
+          .heads = kKvHeads,
+          .aligned = true,
+          .paged = true,
+          .scaling = scaling};
 }
 void append_bf16(abi::RowsParams p) {
   constexpr abi::PartConfig kPart = append_part(abi::Elem::bf16, abi::Scaling::none);
   rows::run<rows::Parts{kPart, 2}>(p);
 }
-void append_e4m3(abi::RowsParams p) {
-  rows::run<rows::Parts{append_part(abi::Elem::e4m3, abi::Scaling::row), 1}>(p);
-}
+void append_e4m3(abi::RowsParams p) { rows::run<rows::Parts{append_part(abi::Elem::e4m3, abi::Scaling::row), 1}>(p); }
 void copy(abi::CopyParams p) { page::run_copy_pages(p); }
 void merge(abi::MergeParams p) { attention::run_merge_states<float, float, float>(p); }
 
@@ -146,7 +151,6 @@ class CudaHost : public testing::Test {
 };
 
 // ---------------------------------------------------------------------------------------------------------------- a problem
-
 
 AttentionSpec spec_of() {
   AttentionSpec spec;

@@ -153,7 +153,8 @@ struct Batch3 {
 template <Elem kSource, Elem kTarget, Scaling kScaling, int kDim>
 void check_append(DType source, DType target, ScaleGranularity granularity) {
   constexpr std::int64_t dim = kDim;
-  SCOPED_TRACE(testing::Message() << name(source) << " to " << name(target) << " scale " << static_cast<int>(granularity) << " dim " << dim);
+  SCOPED_TRACE(testing::Message() << name(source) << " to " << name(target) << " scale " << static_cast<int>(granularity) << " dim "
+                                  << dim);
   std::mt19937_64 random(static_cast<std::uint64_t>(dim));
   const Batch3 batch;
   const std::vector<abi::TokenPlace> places = batch.places();

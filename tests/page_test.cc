@@ -626,12 +626,9 @@ TEST(Append, TablesSendRowsToTheirPlaces) {
 
   std::vector<std::int32_t> requests{0, 0, 1, 1, 1, -1}, positions{3, 4, 0, 1, 2, 9}, ids = pages;
   std::vector<std::int64_t> begin{0, 2, 3}, slots{15, 0, 16, 17, 18, -1};
-  const auto ints = [](auto& v) {
-    return TensorView(v.data(), sizeof(v[0]) == 4 ? DType::i32 : DType::i64, {std::ssize(v)});
-  };
+  const auto ints = [](auto& v) { return TensorView(v.data(), sizeof(v[0]) == 4 ? DType::i32 : DType::i64, {std::ssize(v)}); };
   const auto by_requests = [&] {
-    return AppendTable{
-        .batch_indices = ints(requests), .positions = ints(positions), .kv_indptr = ints(begin), .kv_indices = ints(ids)};
+    return AppendTable{.batch_indices = ints(requests), .positions = ints(positions), .kv_indptr = ints(begin), .kv_indices = ints(ids)};
   };
   OwnedPlane got(g, DType::f32, ScaleGranularity::none, Layout::nhd);
   const auto empty = got.data;

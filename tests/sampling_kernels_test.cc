@@ -367,7 +367,8 @@ void check_top_k(std::int64_t vocab, std::int64_t k, bool sorted, int cluster) {
   args.indices.data = got.data();
   args.values.data = got_values.data();
   launch(top_k_kernel<kConfig, T>, sampling::check_top_k(cpu(), args), options<kConfig, T, false>(9, cluster, 0));
-  for (std::size_t i = 0; i < want.size(); ++i) ASSERT_EQ(want[i], got[i]) << "row " << i / static_cast<std::size_t>(k) << " place " << i % static_cast<std::size_t>(k);
+  for (std::size_t i = 0; i < want.size(); ++i)
+    ASSERT_EQ(want[i], got[i]) << "row " << i / static_cast<std::size_t>(k) << " place " << i % static_cast<std::size_t>(k);
   ASSERT_EQ(0, std::memcmp(want_values.data(), got_values.data(), want.size() * sizeof(T)));
 }
 

@@ -1,5 +1,5 @@
-// `girih bench machine | plan | attention | sampling | norm | activation | rope | quant | page`: options, filters and result files. The measuring
-// is in bench_*.cc.
+// `girih bench machine | plan | attention | sampling | norm | activation | rope | quant | page`: options, filters and result files. The
+// measuring is in bench_*.cc.
 #include <fmt/format.h>
 #include <fnmatch.h>
 

@@ -40,8 +40,8 @@ KvStore make_store(BenchMemory& m, const AppendSetup& setup, const PageCase& c) 
 
 RowsBenchCase make_append(const PageCase& c, std::int64_t rows) {
   const std::int64_t elements = c.mla ? 576 : 2 * c.heads * c.dim;  // of a token
-  const double written = c.mla ? bytes_of_rows(c.cache, rows, 512) + bytes_of_rows(c.cache, rows, 64)
-                               : 2 * bytes_of_rows(c.cache, rows * c.heads, c.dim);
+  const double written =
+      c.mla ? bytes_of_rows(c.cache, rows, 512) + bytes_of_rows(c.cache, rows, 64) : 2 * bytes_of_rows(c.cache, rows * c.heads, c.dim);
   return {"page", fmt::format("{}_r{}", c.name, rows), rows, 2.0 * static_cast<double>(rows * elements) + written,
           [c, rows](BenchMemory& m) -> BenchCall {
             const auto setup = std::make_shared<AppendSetup>(m, rows, std::min(rows, kMostRequests));
@@ -61,7 +61,9 @@ RowsBenchCase make_append(const PageCase& c, std::int64_t rows) {
 RowsBenchCase make_copy(std::int64_t rows) {
   constexpr std::int64_t kHeads = 8, kDim = 128;
   const std::int64_t pages = ceil_div(rows, AppendSetup::kPageSize);
-  return {"page", fmt::format("copy_pages_8x128_r{}", rows), rows,
+  return {"page",
+          fmt::format("copy_pages_8x128_r{}", rows),
+          rows,
           2.0 * 2.0 * 2.0 * static_cast<double>(pages * AppendSetup::kPageSize * kHeads * kDim),
           [pages](BenchMemory& m) -> BenchCall {
             const auto setup = std::make_shared<AppendSetup>(m, 2 * pages * AppendSetup::kPageSize, 1);

@@ -1,6 +1,6 @@
-// `girih bench norm | activation | rope | quant | page`: each case beside the machine's rates. On the CPU a case's fraction is of the read-only
-// stream measured right before and after it; on a GPU of the fastest copy of 1 GiB, each case being a graph that is replayed with a
-// cold L2 (what may not be captured: calls behind other work).
+// `girih bench norm | activation | rope | quant | page`: each case beside the machine's rates. On the CPU a case's fraction is of the
+// read-only stream measured right before and after it; on a GPU of the fastest copy of 1 GiB, each case being a graph that is replayed with
+// a cold L2 (what may not be captured: calls behind other work).
 #include "tools/bench_rows.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// The cases of `girih bench norm | activation | rope | quant | page`: shapes of decode and prefill steps of served models, on either backend.
+// The cases of `girih bench norm | activation | rope | quant | page`: shapes of decode and prefill steps of served models, on either
+// backend.
 #pragma once
 
 #include <functional>

@@ -156,24 +156,25 @@ void bind_page(nb::module_& m) {
       "kv_indptr: [num_requests + 1] offsets into kv_indices (ragged: token offsets), or table_stride: row r starts at r * table_stride.\n"
       "All index arrays are host memory or sequences of ints. Cannot be captured in a CUDA graph: see append_planned().\n\n"
       "Raises ValueError naming the entry that breaks a rule, before anything is written; for a read-only store too.");
-  m.def("append_at", append_listed, nb::arg("store"), nb::arg("k"), nb::arg("v") = nb::none(), nb::kw_only(),
-        nb::arg("k_rope") = nb::none(), nb::arg("slots") = nb::none(), nb::arg("batch_indices") = nb::none(),
-        nb::arg("positions") = nb::none(), nb::arg("kv_indices") = nb::none(), nb::arg("kv_indptr") = nb::none(),
-        nb::arg("context") = nb::none(), nb::arg("stream") = nb::none(),
-        nb::sig("def append_at(store: KvStore, k: girih._typing.ArrayLike, v: girih._typing.ArrayLike | None = None, *, "
-                "k_rope: girih._typing.ArrayLike | None = None, slots: girih._typing.ArrayLike | None = None, "
-                "batch_indices: girih._typing.ArrayLike | None = None, positions: girih._typing.ArrayLike | None = None, "
-                "kv_indices: girih._typing.ArrayLike | None = None, kv_indptr: girih._typing.ArrayLike | None = None, "
-                "context: Context | None = None, stream: girih._typing.StreamLike | None = None) -> None"),
-        "append() for tokens whose places are arrays where the store is: on CUDA nothing is read on the host, so that nothing waits and a\n"
-        "captured graph appends whatever the arrays hold (after one call outside of it). int32 or int64, dense, an entry per row:\n\n"
-        "slots: [n] page id * page_size + place in the page (ragged: token of the store); or\n"
-        "batch_indices, positions: [n] request, and the token's index in its list, with kv_indptr [num_requests + 1] and kv_indices "
-        "(int32 page\n"
-        "  ids; ragged: none, kv_indptr are token offsets).\n"
-        "A slot or request below 0: the row goes nowhere. k, k_rope, v: as append(), n rows or more.\n\n"
-        "What lies outside of a list or of the store raises ValueError on the CPU, as do two rows for one place; on CUDA the former is not\n"
-        "written, and the latter must not be.");
+  m.def(
+      "append_at", append_listed, nb::arg("store"), nb::arg("k"), nb::arg("v") = nb::none(), nb::kw_only(), nb::arg("k_rope") = nb::none(),
+      nb::arg("slots") = nb::none(), nb::arg("batch_indices") = nb::none(), nb::arg("positions") = nb::none(),
+      nb::arg("kv_indices") = nb::none(), nb::arg("kv_indptr") = nb::none(), nb::arg("context") = nb::none(),
+      nb::arg("stream") = nb::none(),
+      nb::sig("def append_at(store: KvStore, k: girih._typing.ArrayLike, v: girih._typing.ArrayLike | None = None, *, "
+              "k_rope: girih._typing.ArrayLike | None = None, slots: girih._typing.ArrayLike | None = None, "
+              "batch_indices: girih._typing.ArrayLike | None = None, positions: girih._typing.ArrayLike | None = None, "
+              "kv_indices: girih._typing.ArrayLike | None = None, kv_indptr: girih._typing.ArrayLike | None = None, "
+              "context: Context | None = None, stream: girih._typing.StreamLike | None = None) -> None"),
+      "append() for tokens whose places are arrays where the store is: on CUDA nothing is read on the host, so that nothing waits and a\n"
+      "captured graph appends whatever the arrays hold (after one call outside of it). int32 or int64, dense, an entry per row:\n\n"
+      "slots: [n] page id * page_size + place in the page (ragged: token of the store); or\n"
+      "batch_indices, positions: [n] request, and the token's index in its list, with kv_indptr [num_requests + 1] and kv_indices "
+      "(int32 page\n"
+      "  ids; ragged: none, kv_indptr are token offsets).\n"
+      "A slot or request below 0: the row goes nowhere. k, k_rope, v: as append(), n rows or more.\n\n"
+      "What lies outside of a list or of the store raises ValueError on the CPU, as do two rows for one place; on CUDA the former is not\n"
+      "written, and the latter must not be.");
   m.def(
       "copy_pages",
       [](const Store& store, nb::handle copies, nb::handle context, nb::handle stream) { copy(store, copies, context, stream); },

@@ -9,9 +9,9 @@
 
 namespace girih::abi {
 
-inline constexpr int kMaxCudaSegments = 6;  // kernel parameters are 4 KiB at most
+inline constexpr int kMaxCudaSegments = 6;    // kernel parameters are 4 KiB at most
 inline constexpr int kMaxMappedSegments = 4;  // whose keys the copy engine may bring: the first ones
-inline constexpr int kMaxCudaParams = 32;   // variant::Program::kMaxParams
+inline constexpr int kMaxCudaParams = 32;     // variant::Program::kMaxParams
 
 /// n / divisor for 0 <= n < 2^31 as a multiplication: (n * magic) >> shift.
 struct FastDivider {
@@ -78,7 +78,7 @@ struct AttentionParams {
   std::int32_t leaves_l2;    // whether K and V that are read once should be the first to leave L2
   std::int32_t plan_bytes;   // that may be asked for ahead: of the blob, or of the room for it where a graph's replays bring others
   SegmentArg segments[kMaxCudaSegments];
-  ParamArg params[kMaxCudaParams];  // run-time parameters; plan-time ones are in the blob
+  ParamArg params[kMaxCudaParams];           // run-time parameters; plan-time ones are in the blob
   TensorMap kv_maps[kMaxMappedSegments][2];  // K and V as [page, slot, head, dim]; for kernels of the wgmma family
 };
 static_assert(sizeof(AttentionParams) <= 4096);

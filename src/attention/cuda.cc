@@ -32,9 +32,9 @@ bool has_work(const abi::PlanHeader& header, const PlanView& view, int tile_clas
   return tile_class == kSmall && header.num_empty_merges > 0;
 }
 
-/// K and V that are not much more than the L2 cache holds should be the first to leave it: else they push out what others have written there,
-/// which has to go to memory in the same moment that they come from it. Where they are more, all of that happens anyway, leaving first costs
-/// 3 %, and requests that share pages without saying so would read them from memory again.
+/// K and V that are not much more than the L2 cache holds should be the first to leave it: else they push out what others have written
+/// there, which has to go to memory in the same moment that they come from it. Where they are more, all of that happens anyway, leaving
+/// first costs 3 %, and requests that share pages without saying so would read them from memory again.
 bool leaves_l2(const ScheduleState& s, const abi::PlanHeader& header) {
   constexpr std::int64_t kCaches = 2;
   const std::int64_t cost_bytes = s.cuda->kernels.classes[kSmall].cost_bytes;

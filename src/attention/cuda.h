@@ -23,9 +23,9 @@ struct CudaKernel {
   std::string source;   // about ten lines around one include
   int num_threads = 0;  // a block
   std::int64_t shared_bytes = 0;
-  int blocks_per_sm = 1;  // what the grid is sized for; the kernel is compiled to fit
+  int blocks_per_sm = 1;        // what the grid is sized for; the kernel is compiled to fit
   std::int64_t cost_bytes = 0;  // CudaTile::cost_bytes
-  int unit_turns = 1;     // units of a class for each block: the first is its own, the others go to whoever is free
+  int unit_turns = 1;           // units of a class for each block: the first is its own, the others go to whoever is free
 };
 
 /// Both tile classes of a schedule. Kernels of equal source are one entry of the cache.

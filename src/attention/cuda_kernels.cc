@@ -42,11 +42,12 @@ std::string print_config(const AttentionSpec& s, const CudaTile& tile, int tile_
   text += fmt::format(", .k_scale = Scale::{}, .v_scale = Scale::{}, .v_is_k = {}", scale_name(s.k_scale), scale_name(s.v_scale), s.v_is_k);
   text +=
       fmt::format(",\n    .lse = Lse::{}, .partial_state = {}, .batch_invariant = {}", lse_name(s.lse), s.partial_state, s.batch_invariant);
-  return text + fmt::format(
-                    ",\n    .tile_class = {}, .tile_rows = {}, .kv_block = {}, .threads = {}, .producers = {}, .stages = {}, .warps_rows = {}, "
-                    ".warps_values = {}, .shared_bytes = {}",
-                    tile_class, tile.tune.tile_rows, tile.tune.kv_block, tile.threads, tile.producers, tile.stages, tile.warps_rows,
-                    tile.warps_values, tile.shared_bytes);
+  return text +
+         fmt::format(
+             ",\n    .tile_class = {}, .tile_rows = {}, .kv_block = {}, .threads = {}, .producers = {}, .stages = {}, .warps_rows = {}, "
+             ".warps_values = {}, .shared_bytes = {}",
+             tile_class, tile.tune.tile_rows, tile.tune.kv_block, tile.threads, tile.producers, tile.stages, tile.warps_rows,
+             tile.warps_values, tile.shared_bytes);
 }
 
 CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, const CudaTile& tile, int tile_class) {

@@ -100,8 +100,8 @@ Region region_of(const void* data, std::int64_t bytes) {
 
 namespace {
 
-/// Rows of `row_bytes` for every head of a store's tokens; `strides` are a plane's, or its scales'. Without a last page whose memory may end
-/// before its tokens do.
+/// Rows of `row_bytes` for every head of a store's tokens; `strides` are a plane's, or its scales'. Without a last page whose memory may
+/// end before its tokens do.
 template <typename Strides>
 Region region_of_tokens(const KvStore& store, const Strides& strides, std::int64_t heads, std::int64_t row_bytes) {
   const bool ragged = store.page_size == kEndlessPage;

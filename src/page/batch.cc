@@ -119,7 +119,8 @@ Piece place_of_position(std::string_view op, const KvStore& store, const AppendT
   const std::int64_t begin = index_at(table.kv_indptr, request), end = index_at(table.kv_indptr, request + 1);
   const std::int64_t entries = endless ? store.num_pages : table.kv_indices.shape[0];
   if (begin < 0 || end < begin || end > entries) {
-    fail(Code::invalid_argument, op, "kv_indptr[{}..{}]={}, {}; must be non-decreasing in [0, {}]", request, request + 1, begin, end, entries);
+    fail(Code::invalid_argument, op, "kv_indptr[{}..{}]={}, {}; must be non-decreasing in [0, {}]", request, request + 1, begin, end,
+         entries);
   }
   const std::int64_t index = endless ? position : position / store.page_size;
   if (position < 0 || index >= end - begin) {
@@ -157,7 +158,8 @@ std::int64_t check_table(std::string_view op, Device device, const KvStore& stor
     absent("kv_indices", table.kv_indices, "a ragged store");
   } else {
     check_indices(op, device, "kv_indices", table.kv_indices, -1);
-    if (table.kv_indices.dtype != DType::i32) fail(Code::invalid_argument, op, "kv_indices is {}; must be i32", name(table.kv_indices.dtype));
+    if (table.kv_indices.dtype != DType::i32)
+      fail(Code::invalid_argument, op, "kv_indices is {}; must be i32", name(table.kv_indices.dtype));
   }
   return table.batch_indices.shape[0];
 }

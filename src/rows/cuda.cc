@@ -199,7 +199,8 @@ Shape shape_launch(Launch& launch) {
     const std::int64_t blocks = ceil_div(launch.params.rows * (a.heads / c.heads) * ceil_div(c.dim, piece), groups);
     launch.params.parts[i].num_blocks = static_cast<std::int32_t>(blocks);
     shape.num_blocks += blocks;
-    if (c.rotation == Rotation::half && !abi::holds_partners(c)) shape.shared_bytes = std::max<std::int64_t>(shape.shared_bytes, groups * piece * 4);
+    if (c.rotation == Rotation::half && !abi::holds_partners(c))
+      shape.shared_bytes = std::max<std::int64_t>(shape.shared_bytes, groups * piece * 4);
   }
   shape.shared_bytes += kReduceBytes;
   return shape;

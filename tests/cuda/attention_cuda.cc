@@ -46,8 +46,8 @@ bool takes_if_asked(const AttentionSpec& spec) {
   }
 }
 
-/// The case by the table's choice; by "mma" where that is not the choice everywhere; by "wgmma" where it is taken only if asked for; by "floor"
-/// if that is asked for.
+/// The case by the table's choice; by "mma" where that is not the choice everywhere; by "wgmma" where it is taken only if asked for; by
+/// "floor" if that is asked for.
 void add_runs(const AttentionCase& c, bool floor, std::vector<CaseRun>& all) {
   const std::vector<attention::CudaKernel> on_hopper = attention::cuda_kernels_of(c.spec, cuda::example_device(90));
   const bool has_more = std::any_of(on_hopper.begin(), on_hopper.end(), [](const auto& kernel) { return kernel.family == "wgmma"; });
