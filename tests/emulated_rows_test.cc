@@ -1,5 +1,6 @@
 // The row operators' kernels under the emulator: every case of cases/rows.h and rope.h against the reference, with threads in an order
-// drawn at random. ctest: emulated-rows shards=2 timeout=600
+// drawn at random.
+// ctest: emulated-rows shards=2 timeout=600
 #include <gtest/gtest.h>
 
 #include "cases/rope.h"

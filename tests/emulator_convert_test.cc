@@ -1,6 +1,7 @@
 // kernels/core/convert.cuh and math.cuh, and the division of rows/quantize.cuh, under the emulator: every code of every format, and
 // encoding over all f32 that can matter, must agree with src/base/numeric.h; functions keep the errors that their comments state. For sm_75
-// as well, which converts by bit operations. ctest: emulated-arch=75
+// as well, which converts by bit operations.
+// ctest: emulated-arch=75
 #include "emulator/emulator.h"
 
 #include <gtest/gtest.h>
