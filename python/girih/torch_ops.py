@@ -71,6 +71,12 @@ def _attention_fake(
     return out, q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
+def _store(k: Tensor, v: Tensor | None, **options: Any) -> girih.KvStore:
+    """The store of caches, paged where they are 4-D."""
+    make = girih.KvStore.paged if k.dim() == 4 else girih.KvStore.ragged
+    return make(k, v, **options)
+
+
 # It makes its plan from the lengths it sees, on the host: nothing that a CUDA graph could replay with others.
 @op(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? sinks, bool causal, SymInt? window, float? soft_cap,"
@@ -291,8 +297,7 @@ def _run(
 
     data = []
     for i, keys in enumerate(k):
-        make = girih.KvStore.paged if keys.dim() == 4 else girih.KvStore.ragged
-        store = make(
+        store = _store(
             keys,
             of(v, i, "v"),
             layout=layout,
@@ -367,9 +372,8 @@ def _append(
     table_stride: int,
     layout: str,
 ) -> None:
-    make = girih.KvStore.paged if k_cache.dim() == 4 else girih.KvStore.ragged
     girih.append(
-        make(k_cache, v_cache, layout=layout, k_scale=k_scale, v_scale=v_scale),
+        _store(k_cache, v_cache, layout=layout, k_scale=k_scale, v_scale=v_scale),
         k,
         v,
         append_indptr=append_indptr,
@@ -426,9 +430,8 @@ def _append_at(
     kv_indptr: Tensor | None,
     layout: str,
 ) -> None:
-    make = girih.KvStore.paged if k_cache.dim() == 4 else girih.KvStore.ragged
     girih.append_at(
-        make(k_cache, v_cache, layout=layout, k_scale=k_scale, v_scale=v_scale),
+        _store(k_cache, v_cache, layout=layout, k_scale=k_scale, v_scale=v_scale),
         k,
         v,
         slots=slots,
@@ -483,8 +486,7 @@ def _append_planned(
     layout: str,
     handle: int,
 ) -> None:
-    make = girih.KvStore.paged if k_cache.dim() == 4 else girih.KvStore.ragged
-    store = make(k_cache, v_cache, layout=layout, k_scale=k_scale, v_scale=v_scale)
+    store = _store(k_cache, v_cache, layout=layout, k_scale=k_scale, v_scale=v_scale)
     girih.append_planned(
         _of_handle("append_planned", handle).attention, store, k, v, kv_indices=kv_indices, segment=segment
     )

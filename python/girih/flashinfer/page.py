@@ -195,21 +195,28 @@ def get_seq_lens(kv_indptr: torch.Tensor, kv_last_page_len: torch.Tensor, page_s
 
 
 def _with_append_indptr(function: _F) -> _F:
-    """Takes the form of releases before 0.2, too: (append_key, append_value, append_indptr, paged_kv_cache, kv_indices, kv_indptr,
-    kv_last_page_len, kv_layout), by which request i appends its rows [append_indptr[i], append_indptr[i + 1]) at its end."""
+    """Takes the form of releases before 0.2, too, by which request i appends its rows [append_indptr[i], append_indptr[i + 1]) at its
+    end."""
+
+    def older(
+        append_key: torch.Tensor,
+        append_value: torch.Tensor,
+        append_indptr: torch.Tensor,
+        paged_kv_cache: _Cache,
+        kv_indices: torch.Tensor,
+        kv_indptr: torch.Tensor,
+        kv_last_page_len: torch.Tensor,
+        kv_layout: str = "NHD",
+    ) -> Any:
+        k_cache, _ = _unpacked(paged_kv_cache, kv_layout)
+        lengths = get_seq_lens(kv_indptr, kv_last_page_len, k_cache.shape[1 if kv_layout == "NHD" else 2])
+        places = get_batch_indices_positions(append_indptr, lengths, append_key.shape[0])
+        return function(append_key, append_value, *places, paged_kv_cache, kv_indices, kv_indptr, kv_last_page_len, kv_layout)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if "append_indptr" not in kwargs and (len(args) < 4 or not _is_cache(args[3])):
-            return function(*args, **kwargs)
-        names = ("append_key", "append_value", "append_indptr", "paged_kv_cache", "kv_indices", "kv_indptr", "kv_last_page_len", "kv_layout")
-        given = {**dict(zip(names, args)), **kwargs}
-        k_cache, _ = _unpacked(given["paged_kv_cache"], given.get("kv_layout", "NHD"))
-        page_size = k_cache.shape[1 if given.get("kv_layout", "NHD") == "NHD" else 2]
-        lengths = get_seq_lens(given["kv_indptr"], given["kv_last_page_len"], page_size)
-        indptr = given.pop("append_indptr")
-        given["batch_indices"], given["positions"] = get_batch_indices_positions(indptr, lengths, given["append_key"].shape[0])
-        return function(**given)
+        is_older = "append_indptr" in kwargs or (len(args) > 3 and _is_cache(args[3]))
+        return older(*args, **kwargs) if is_older else function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
 

@@ -117,7 +117,10 @@ def _older_form(threshold_names: tuple[str, ...]) -> Callable[[_F], _F]:
                 return function(*args, **kwargs)
             what = "logits" if function.__name__.endswith("_from_logits") else "probs"
             named = (*threshold_names, *(("filter_apply_order",) if len(threshold_names) > 1 else ()))
-            kwargs.update(zip((what, *named, "deterministic", "check_nan"), args))
+            names = (what, *named, "deterministic", "check_nan")
+            if len(args) > len(names) or kwargs.keys() & {*names[: len(args)]}:
+                raise TypeError(f"{function.__name__}() takes ({', '.join(names)}) beside uniform_samples, each once")
+            kwargs.update(zip(names, args))
             if any(kwargs.get(name) is not None for name in ("generator", "seed", "offset")):
                 raise ValueError("uniform_samples: give it or generator, seed and offset, not both")
             drawn = _seed_of_uniform(uniform)

@@ -93,6 +93,8 @@ def test_the_form_with_append_indptr(layout: str, named: bool) -> None:
     else:
         append(k, v, table.append_indptr, caches[1], *table.args(), layout)
     assert torch.equal(caches[0], caches[1]) and caches[0].any()
+    with pytest.raises(TypeError, match="positional"):
+        append(k, v, table.append_indptr, caches[1], *table.args(), layout, "one too many")
 
 
 def test_padding_is_skipped_and_wild_places_are_refused() -> None:

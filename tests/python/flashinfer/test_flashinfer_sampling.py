@@ -172,6 +172,11 @@ def test_the_form_with_uniform_samples() -> None:
     assert torch.equal(again, tokens)
     with pytest.raises(ValueError, match="uniform_samples"):
         sampling.top_p_sampling_from_probs(p, uniform, 0.8, seed=1, offset=0)
+    older: Any = sampling.top_p_sampling_from_probs
+    with pytest.raises(TypeError, match="each once"):
+        older(p, uniform, 0.8, True, False, "one too many")
+    with pytest.raises(TypeError, match="each once"):
+        older(p, uniform, 0.8, top_p=0.9)
     flat = torch.full((1, 64), 1 / 64).expand(20_000, 64)
     found = torch.bincount(sampling.sampling_from_probs(flat, torch.rand(20_000)).long(), minlength=64) / 20_000
     assert close(found, flat[0], 20_000)
