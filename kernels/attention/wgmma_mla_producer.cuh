@@ -71,16 +71,6 @@ class MlaProducer {
   __device__ __forceinline__ void wait_for_slot() const { ptx::mbarrier_wait(s_.empty(step_), s_.parity(step_) ^ 1U); }
   __device__ __forceinline__ u8* slot() const { return s_.s_memory + s_.slot_at(step_); }
 
-  __device__ __forceinline__ static i32 page_of(const abi::SegmentArg& segment, i64 table_begin, int key) {
-    if (segment.page_size.divisor == 0) return 0;
-    return segment.kv_indices[table_begin + divide(static_cast<u32>(key), segment.page_size)];
-  }
-  __device__ __forceinline__ static i64 slot_of(const abi::SegmentArg& segment, i64 table_begin, int key) {
-    if (segment.page_size.divisor == 0) return table_begin + key;
-    const u32 at = static_cast<u32>(key);
-    return static_cast<i64>(at - divide(at, segment.page_size) * segment.page_size.divisor);
-  }
-
   /// Of the step's boxes, of which there are eight at most, thread t brings stack t % 8 of box t / 8, and those of stack 0 the last, too.
   __device__ __forceinline__ void bring_boxes(const abi::WorkItem& item, const abi::SegmentArg& segment, i64 table_begin) {
     static_assert(Shape::kRows / 8 * Shape::kValueStacks == Shape::kKeyWarps * ptx::kWarp);

@@ -109,15 +109,6 @@ class KeyProducer {
       ++step_;
     }
   }
-  __device__ __forceinline__ static i32 page_of(const abi::SegmentArg& segment, i64 table_begin, int key) {
-    if (segment.page_size.divisor == 0) return 0;
-    return segment.kv_indices[table_begin + divide(static_cast<u32>(key), segment.page_size)];
-  }
-  __device__ __forceinline__ static i64 slot_of(const abi::SegmentArg& segment, i64 table_begin, int key) {
-    if (segment.page_size.divisor == 0) return table_begin + key;
-    const u32 at = static_cast<u32>(key);
-    return static_cast<i64>(at - divide(at, segment.page_size) * segment.page_size.divisor);
-  }
 
   /// A lane looks up a key's place, whose page has been asked for before; then eight lanes copy a row, or each its own by single elements.
   /// The copies land while the next step's are issued: consumers order them before their products.
