@@ -488,6 +488,7 @@ class Prefill {
   /// Every eight rows are laid out in this warp's rows of Q (which have served), so that four lanes write a row in whole sectors. Final
   /// rows of 16-bit types can do without; then those of the next tile (null: there is none) are copied meanwhile.
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item, const abi::WorkItem* next) {
+    join_sharers();  // may change the unit of sums
     const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head) * kUnshift *
                                (kScalesValues ? value_scale_.unit : 1.0F);
     if constexpr (kWritesPairs) {
@@ -497,7 +498,6 @@ class Prefill {
         return;
       }
     }
-    join_sharers();
     if (share_ == 0) {
 #pragma unroll 1
       for (int eight = 0; eight < 2 * kRowTiles; ++eight) {

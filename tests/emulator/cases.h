@@ -23,11 +23,11 @@
 
 namespace girih::emulator {
 
-/// Few multiprocessors, so that even small batches are split between blocks.
-inline cuda::DeviceInfo emulated_device(int arch) {
+inline constexpr int kEmulatedSms = 3;  // so few that even small batches are split between blocks that have several items each
+inline cuda::DeviceInfo emulated_device(int arch, int num_sms = kEmulatedSms) {
   cuda::DeviceInfo device = cuda::example_device(arch);
   device.name = "emulator";
-  device.num_sms = 3;
+  device.num_sms = num_sms;
   return device;
 }
 
@@ -252,6 +252,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"k_i8_v_nvfp4_nhd", true},
     {"k_bf16_v_e4m3_nhd"},
     {"k_mxfp4_v_i8_nhd"},
+    {"F04_i8_nhd_single_append"},
     // Variants.
     {"none_mixed"},
     {"window_9_4_mixed", true},

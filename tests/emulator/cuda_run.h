@@ -28,8 +28,9 @@ inline constexpr int kSm = kArch / 10;
 /// Kernels by class; null for a class that the schedule has no units for.
 using Entries = std::array<void (*)(abi::AttentionParams), attention::kNumClasses>;
 
-inline std::shared_ptr<const attention::ScheduleState> make_schedule(const cases::Problem& p, std::string_view family) {
-  return attention::make_cuda_state(emulated_device(kSm), kEmulated.index, p.c.spec, p.limits, {.family = std::string(family)});
+inline std::shared_ptr<const attention::ScheduleState> make_schedule(const cases::Problem& p, std::string_view family,
+                                                                     int num_sms = kEmulatedSms) {
+  return attention::make_cuda_state(emulated_device(kSm, num_sms), kEmulated.index, p.c.spec, p.limits, {.family = std::string(family)});
 }
 
 /// Null where a kernel is not built in.
