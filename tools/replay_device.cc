@@ -64,10 +64,7 @@ void ReplayDevice::copy_plane(const KvPlane& host, KvPlane& plane, cuda::DeviceB
 
 void ReplayDevice::wait() { driver_.synchronize(nullptr); }
 
-void ReplayDevice::upload(std::size_t kind, const Plan& plan) {
-  plans_[kind].upload(plan);
-  wait();
-}
+void ReplayDevice::upload(std::size_t kind, const Plan& plan) { plans_[kind].upload(plan); }
 
 void ReplayDevice::set_tables(std::span<const std::span<const std::int32_t>> tables) {
   std::vector<std::int32_t> all;
@@ -122,15 +119,6 @@ void ReplayDevice::fetch_pool(int layer, const LayerPool& pool) {
   wait();
 }
 
-template <typename Body>
-void ReplayDevice::timed(Body body) {
-  driver_.record(begin_, nullptr);
-  body();
-  driver_.record(end_, nullptr);
-  wait();
-  kernel_seconds_ += driver_.elapsed_seconds(begin_, end_);
-}
-
 void ReplayDevice::warm_up(const TensorView& k, const TensorView& v) {
   const std::vector<std::int64_t> indptr{0, 1}, one{1};
   const std::vector<std::int32_t> page{0};
@@ -140,11 +128,12 @@ void ReplayDevice::warm_up(const TensorView& k, const TensorView& v) {
   batch.kv_indices = page;
   batch.kv_indptr = indptr;
   append(0, batch, k, v);
-  take_kernel_seconds();
+  wait();
 }
 
 void ReplayDevice::append(int layer, const AppendBatch& batch, const TensorView& k, const TensorView& v) {
-  timed([&] { girih::append(context_, pools_[static_cast<std::size_t>(layer)].store, batch, twin(k), {}, twin(v)); });
+  driver_.record(begin_, nullptr);
+  girih::append(context_, pools_[static_cast<std::size_t>(layer)].store, batch, twin(k), {}, twin(v));
 }
 
 void ReplayDevice::attend(int layer, std::size_t kind, const Schedule& schedule, const Plan& plan, AttentionArgs args) {
@@ -162,7 +151,10 @@ void ReplayDevice::attend(int layer, std::size_t kind, const Schedule& schedule,
   args.params = num_sinks_ > 0 ? std::span<const ParamValue>(&sinks, 1) : std::span<const ParamValue>();
   args.workspace = {static_cast<std::byte*>(workspace_.data()), static_cast<std::size_t>(workspace_.bytes())};
   args.device_plan = &plans_[kind];
-  timed([&] { girih::run(context_, schedule, plan, args); });
+  girih::run(context_, schedule, plan, args);
+  driver_.record(end_, nullptr);
+  wait();
+  kernel_seconds_ += driver_.elapsed_seconds(begin_, end_);
 }
 
 double ReplayDevice::take_kernel_seconds() { return std::exchange(kernel_seconds_, 0.0); }

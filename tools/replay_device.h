@@ -1,6 +1,6 @@
 // The replay's attention on a CUDA device: twins of its buffers and pools, filled before a layer's work and fetched where results are
-// checked. Copies of inputs and results are not part of any figure; the work between is timed by the host's clock, waits included, and by
-// events.
+// checked. Copies of inputs and results are not part of any figure; the work between is timed by the host's clock and by events. As in an
+// engine nothing waits between a plan's upload, a layer's append and its attention.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class ReplayDevice {
   ReplayDevice& operator=(const ReplayDevice&) = delete;
 
   void add_plan(const Schedule& schedule) { plans_.emplace_back(context_, schedule); }
-  /// Queues and waits for the upload of a kind's plan.
+  /// Queues the upload of a kind's plan.
   void upload(std::size_t kind, const Plan& plan);
   /// The page tables of the step.
   void set_tables(std::span<const std::span<const std::int32_t>> tables);
@@ -37,11 +37,12 @@ class ReplayDevice {
 
   /// Compiles and loads the append kernel, by one token of page 0: its first call is no step's.
   void warm_up(const TensorView& k, const TensorView& v);
+  /// Queues a layer's append.
   void append(int layer, const AppendBatch& batch, const TensorView& k, const TensorView& v);
-  /// Runs a layer; waits until it is done.
+  /// Queues its attention; waits until both are done.
   void attend(int layer, std::size_t kind, const Schedule& schedule, const Plan& plan, AttentionArgs args);
   void wait();
-  /// Seconds between events around the work since the last call.
+  /// Seconds between events before each append and after each attention since the last call.
   double take_kernel_seconds();
 
  private:
@@ -55,8 +56,6 @@ class ReplayDevice {
   };
   void copy_plane(const KvPlane& host, KvPlane& plane, cuda::DeviceBuffer& data, cuda::DeviceBuffer& scales, const KvStore& store);
   cuda::DeviceBuffer& memory_of(const TensorView& host);
-  template <typename Body>
-  void timed(Body body);
 
   const Context& context_;
   const cuda::Driver& driver_;
