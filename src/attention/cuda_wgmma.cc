@@ -2,6 +2,7 @@
 // and of 16-bit Q beside keys of 8 bits.
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "attention/cuda_family.h"
 #include "attention/spec.h"
@@ -123,7 +124,14 @@ CudaTile wgmma_tile(const CudaRequest& request, int) {
   tile.math = variant::CudaMath::approximate;
   // A step costs the same whatever rows a tile has; a tile's beginning (the first scores, with no sums to add meanwhile) and its end are
   // worth about four.
-  tile.tune = {.tile_rows = kTileRows, .kv_block = shape.step, .cost_piece = 4 * shape.step, .cost_block = shape.step, .cost_block_row = 0};
+  // Windows and documents begin where they may: boxes of keys in pages are no longer than kAlign.
+  constexpr int kAlign = 128;
+  tile.tune = {.tile_rows = kTileRows,
+               .kv_block = shape.step,
+               .kv_align = std::gcd(shape.step, kAlign),
+               .cost_piece = 4 * shape.step,
+               .cost_block = shape.step,
+               .cost_block_row = 0};
   return tile;
 }
 

@@ -32,9 +32,10 @@ bool describe(const KvPlane& plane, const KvStore& store, std::int64_t dims, std
 
 }  // namespace
 
-int map_store(const AttentionSpec& spec, const KvStore& store, int step, abi::TensorMap (&maps)[2]) {
+int map_store(const AttentionSpec& spec, const KvStore& store, const ClassTune& tune, abi::TensorMap (&maps)[2]) {
   if (store.page_size % 8 != 0 || store.has_partial_page) return 0;
-  const auto tokens = static_cast<int>(store.page_size == kEndlessPage ? step : std::gcd(store.page_size, std::int64_t{step}));
+  const std::int64_t align = tune.align(spec.batch_invariant);
+  const auto tokens = static_cast<int>(store.page_size == kEndlessPage ? tune.kv_block : std::gcd(store.page_size, align));
   const auto map = [&](const KvPlane& plane, int dims, abi::TensorMap& to) {
     abi::TensorBox box;
     if (!describe(plane, store, dims, spec.num_kv_heads, tokens, box)) return false;

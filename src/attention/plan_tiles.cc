@@ -1,6 +1,6 @@
 // Second step of make_plan(): query rows become tiles, and what a tile sees becomes its items. One copy is made of the tiles that all KV
 // heads share (a strip); only per-head tables and masks that differ by head need a strip a head.
-// Runs are rounded to KV blocks counted from key 0: visible ones outward, always visible ones inward.
+// Runs are rounded to multiples of the class's kv_align: visible ones outward, always visible ones inward.
 // ItemWriter is here although the file is long: with the class in a header, windows took a twentieth longer.
 #include <algorithm>
 #include <numeric>
@@ -21,17 +21,17 @@ constexpr std::int64_t kRowVector = 16;  // kernels round the rows of a tile up 
 /// batch puts them.
 class ItemWriter {
  public:
-  ItemWriter(std::vector<WorkItem>& items, Divider block, std::int64_t kv_len, std::int64_t chunk)
-      : items_(items), block_(block), kv_len_(kv_len), chunk_(chunk) {}
+  ItemWriter(std::vector<WorkItem>& items, Divider block, Divider align, std::int64_t kv_len, std::int64_t chunk)
+      : items_(items), block_(block), align_(align), kv_len_(kv_len), chunk_(chunk) {}
 
   void add(const KeyRun& run) {
-    const std::int64_t begin = block_.down(run.begin);
-    const std::int64_t end = run.end >= kv_len_ ? kv_len_ : std::min(block_.up(run.end), kv_len_);
+    const std::int64_t begin = align_.down(run.begin);
+    const std::int64_t end = run.end >= kv_len_ ? kv_len_ : std::min(align_.up(run.end), kv_len_);
     std::int64_t full_begin = begin;
     std::int64_t full_end = begin;
     if (run.always) {
-      full_begin = block_.up(run.begin);
-      full_end = run.end >= kv_len_ ? kv_len_ : block_.down(run.end);
+      full_begin = align_.up(run.begin);
+      full_end = run.end >= kv_len_ ? kv_len_ : align_.down(run.end);
       if (full_begin >= full_end) full_begin = full_end = begin;
     }
     if (chunk_ == 0)
@@ -99,7 +99,14 @@ class ItemWriter {
     }
   }
 
+  /// Steps are counted from where the item begins: what needs no mask is whole ones.
+  void round_full(std::int64_t end) {
+    full_begin_ = begin_ + block_.up(full_begin_ - begin_);
+    if (full_end_ < end) full_end_ = begin_ + block_.down(full_end_ - begin_);
+  }
+
   void write(std::int64_t end) {
+    if (align_.divisor != block_.divisor && has_full()) round_full(end);
     WorkItem& item = items_.emplace_back();  // in place: a copy would wait for its parts
     item.kv_begin = static_cast<std::int32_t>(begin_);
     item.kv_end = static_cast<std::int32_t>(end);
@@ -110,6 +117,7 @@ class ItemWriter {
 
   std::vector<WorkItem>& items_;
   const Divider block_;
+  const Divider align_;
   const std::int64_t kv_len_;
   const std::int64_t chunk_;
   bool open_ = false;
@@ -121,7 +129,11 @@ class ItemWriter {
 class TileLayer {
  public:
   TileLayer(Planner& planner, const ScheduleState& schedule) : p_(planner), schedule_(schedule), group_(schedule.group) {
-    for (int c = 0; c < kNumClasses; ++c) block_[c] = Divider(schedule.tune.classes[c].kv_block);
+    for (int c = 0; c < kNumClasses; ++c) {
+      const ClassTune& tune = schedule.tune.classes[c];
+      block_[c] = Divider(tune.kv_block);
+      align_[c] = Divider(tune.align(schedule.spec.batch_invariant));
+    }
     chunk_ = schedule.spec.batch_invariant ? schedule.tune.invariant_chunk : 0;
     drop_empty_ = p_.segments.size() > 1;
   }
@@ -390,7 +402,7 @@ class TileLayer {
       find_stretches(kv_row);
       p_.mask.find(box_of(first, last, strip.head_begin, strip.copies), p_.stretches, kv_block, p_.runs);
     }
-    ItemWriter writer(p_.items, block_[class_], row.kv_len, chunk_);
+    ItemWriter writer(p_.items, block_[class_], align_[class_], row.kv_len, chunk_);
     for (const KeyRun& run : p_.runs) writer.add(run);
     return writer.finish();
   }
@@ -398,7 +410,7 @@ class TileLayer {
   /// All keys of the row: one item, or one of each chunk.
   bool write_all(const abi::KvRow& row) {
     if (chunk_ > 0) {
-      ItemWriter writer(p_.items, block_[class_], row.kv_len, chunk_);
+      ItemWriter writer(p_.items, block_[class_], align_[class_], row.kv_len, chunk_);
       writer.add({0, row.kv_len, true});
       return writer.finish();
     }
@@ -411,6 +423,7 @@ class TileLayer {
   const ScheduleState& schedule_;
   const Divider group_;
   Divider block_[kNumClasses];
+  Divider align_[kNumClasses];
   std::int64_t chunk_ = 0;
   std::int64_t s_ = 0;
   const abi::SegmentInfo* info_ = nullptr;  // of segment s_, as is the next

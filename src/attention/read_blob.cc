@@ -224,19 +224,20 @@ class WorkChecker {
 
   void check_keys(std::int64_t i, const WorkItem& item) {
     const std::int64_t len = view_.kv_rows[item.kv_row].kv_len;
-    const std::int32_t block = schedule_.tune.classes[item.tile_class].kv_block;
+    const ClassTune& tune = schedule_.tune.classes[item.tile_class];
     check_in("items", i, "kv_begin", item.kv_begin, 0, len);
     check_in("items", i, "kv_end", item.kv_end, item.kv_begin, len);
     check_in("items", i, "full_begin", item.full_begin, item.kv_begin, item.kv_end);
     check_in("items", i, "full_end", item.full_end, item.full_begin, item.kv_end);
-    const auto check_border = [&](const char* field, std::int64_t key, std::int64_t also) {
-      if (key % block != 0 && key != also)
-        refuse("items[{}].{}={}; must be a multiple of the KV block {} or the end {}", i, field, key, block, also);
+    const auto check_border = [&](const char* field, std::int64_t key, std::int64_t from, int step, std::int64_t also) {
+      if ((key - from) % step != 0 && key != also)
+        refuse("items[{}].{}={}; must be {} and a multiple of {} or the end {}", i, field, key, from, step, also);
     };
-    check_border("kv_begin", item.kv_begin, 0);
-    check_border("kv_end", item.kv_end, len);
-    check_border("full_begin", item.full_begin, item.kv_end);
-    check_border("full_end", item.full_end, item.kv_end);
+    const int align = tune.align(schedule_.spec.batch_invariant);
+    check_border("kv_begin", item.kv_begin, 0, align, 0);
+    check_border("kv_end", item.kv_end, 0, align, len);
+    check_border("full_begin", item.full_begin, item.kv_begin, tune.kv_block, item.kv_end);
+    check_border("full_end", item.full_end, item.kv_begin, tune.kv_block, item.kv_end);
     if (schedule_.spec.batch_invariant && item.kv_end > item.kv_begin &&
         item.kv_begin / schedule_.tune.invariant_chunk != (item.kv_end - 1) / schedule_.tune.invariant_chunk) {
       refuse("items[{}].kv_end={}; keys from {} on must stay within a chunk of {}", i, item.kv_end, item.kv_begin,

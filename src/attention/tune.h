@@ -15,11 +15,15 @@ inline constexpr int kNumClasses = 2;
 
 struct ClassTune {
   int tile_rows = 0;  // packed rows of a tile at most
-  int kv_block = 0;   // keys a step; item borders are multiples of it
+  int kv_block = 0;   // keys a step, counted from where an item begins
+  int kv_align = 0;   // items begin at multiples of it, a divisor of kv_block; 0: kv_block. batch_invariant: kv_block
   // Cost of an item in planner units: piece + blocks * (block + rows * block_row), blocks = ceil(keys / kv_block).
   std::int64_t cost_piece = 0;
   std::int64_t cost_block = 0;
   std::int64_t cost_block_row = 0;
+
+  /// What items begin at multiples of.
+  int align(bool batch_invariant) const { return kv_align > 0 && !batch_invariant ? kv_align : kv_block; }
 };
 
 struct Tune {
