@@ -275,9 +275,14 @@ def main():
     with open(arguments.cases, encoding="utf-8") as file:
         cases = {case["case"]: case for case in json.load(file)["cases"]}
     begin = time.time()
+    rows = {row["case"]: row for row in results["rows"]}
     for row in results["rows"]:
         found, skipped = [], []
-        for version, peer in peers:
+        problem = rows.get(row["case"].removesuffix("-mma"))
+        if problem is not None and problem is not row:  # of another kernel family: the peers are those of the problem
+            found = [{**peer, "ratio": peer["seconds"] / row["seconds"]} for peer in problem["peers"]]
+            skipped = problem.get("peers_skipped", [])
+        for version, peer in peers if problem is None or problem is row else []:
             for kind, measure in peer.of(cases[row["case"]]):
                 name = f"{version} {kind}"
                 try:

@@ -2,7 +2,9 @@
 // serving.h. Lengths: all equal, uniform in [mean / 2, 3 mean / 2), or by Zipf's law (request r has 1/r of the first's keys).
 #pragma once
 
+#include <algorithm>
 #include <random>
+#include <string_view>
 
 #include "serving.h"
 
@@ -16,6 +18,7 @@ class GpuServingTable {
     add_mla();
     add_shared_prefix();
     add_variants();
+    add_mma();
   }
   std::vector<ServingCase> cases() && { return std::move(cases_); }
 
@@ -156,6 +159,20 @@ class GpuServingTable {
     add("prefill-causal-8192-sink", gqa, {8192}, {8192}, kEndlessPage).sinks = true;
     add_decode("decode-b64-kv8192-softcap", gqa, Lens(64, 8192)).logits = "soft_cap:cap=50";
     add_decode("decode-b64-kv8192-sink", gqa, Lens(64, 8192)).sinks = true;
+  }
+
+  /// What chips without Hopper's instructions run: problems from above by the mma family.
+  void add_mma() {
+    constexpr std::string_view kNames[] = {"prefill-causal-8192",          "prefill-full-8192",          "prefill-causal-8192-page16",
+                                           "prefill-window1024-b4-8192",   "prefill-causal-8192-softcap", "prefill-causal-8192-alibi",
+                                           "prefill-causal-8192-document", "prefill-full-b8-1024",        "prefill-packed-causal-8192",
+                                           "prefill-causal-8192-sink",     "mla128-b64-kv5120",           "mla16-b64-kv5120"};
+    for (const std::string_view name : kNames) {
+      ServingCase c = *std::find_if(cases_.begin(), cases_.end(), [&](const ServingCase& other) { return other.name == name; });
+      c.name += "-mma";
+      c.family = "mma";
+      cases_.push_back(std::move(c));
+    }
   }
 
   std::vector<ServingCase> cases_;
