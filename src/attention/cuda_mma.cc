@@ -36,7 +36,7 @@ Rows rows_of(const AttentionSpec& spec) {
   Rows r{};
   r.key = round_up(bytes(spec.k_dtype, spec.head_dim_qk), 32);
   r.value = spec.v_is_k ? r.key : round_up(bytes(spec.v_dtype, spec.head_dim_vo), 32);
-  r.query = r.key * 16 / bits(spec.k_dtype);
+  r.query = r.key * bits(spec.q_dtype) / bits(spec.k_dtype);
   r.stored = std::max(row_stride(r.key), row_stride(r.value)) +
              std::max(scale_bytes(spec.k_scale, spec.k_dtype, r.key), scale_bytes(spec.v_scale, spec.v_dtype, r.value));
   return r;
@@ -76,16 +76,15 @@ std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
   const std::int64_t barriers = shape.slots / (request.spec.v_is_k ? 1 : 2) * 16;
   const bool keeps_rows = !request.program.mask.empty() || !request.program.logits.empty();
   const std::int64_t inverse = bits(request.spec.k_dtype) == 8 && request.spec.q_dtype == DType::bf16 ? 4 : 0;
-  return ring + places + barriers + shape.tile_rows * (row_stride(r.query) + inverse + (keeps_rows ? 64 : 0)) + 16;
+  // A warp's rows of Q, or eight rows' sums.
+  const std::int64_t warps = shape.threads / 32;
+  const std::int64_t query = std::max(shape.tile_rows * row_stride(r.query), warps * 8 * round_up(request.spec.head_dim_vo, 32) * 4);
+  return ring + places + barriers + query + shape.tile_rows * (inverse + (keeps_rows ? 64 : 0)) + 16;
 }
 
-/// Prefill stages the sums of eight rows where a warp's rows of Q lay (PrefillShape): V may not have many more dims than K. MLA stages them
-/// in a slot of the ring (WideShape).
+/// MLA stages the sums of eight rows in a slot of the ring (WideShape).
 bool has_room_for_sums(const CudaRequest& request, const Shape& shape) {
-  if (is_wide(request.spec)) return 8 * request.spec.head_dim_vo * 4 <= shape.kv_block * rows_of(request.spec).stored;
-  if (shape.tile_rows <= kDecodeRows) return true;
-  const std::int64_t warp_rows = shape.tile_rows / (shape.threads / 32);
-  return 8 * round_up(request.spec.head_dim_vo, 32) * 4 <= warp_rows * row_stride(rows_of(request.spec).query);
+  return !is_wide(request.spec) || 8 * request.spec.head_dim_vo * 4 <= shape.kv_block * rows_of(request.spec).stored;
 }
 
 bool fits(const CudaRequest& request, const Shape& shape) {
@@ -155,7 +154,14 @@ std::string mma_refusal(const CudaRequest& request, int tile_class) {
   const AttentionSpec& s = request.spec;
   const variant::Program& v = request.program;
   if (request.device.arch < 80 && s.q_dtype != DType::f16) return "tensor cores before sm_80 take f16 only";
-  if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return "q_dtype must be f16 or bf16";
+  if (bits(s.q_dtype) == 8) {
+    if (request.device.arch < 89) return "tensor cores before sm_89 do not take Q of e4m3";
+    if (s.k_dtype != DType::e4m3 || bits(s.v_dtype) != 8) return "Q of e4m3 needs K of e4m3 and V of 8 bits";
+    if (is_wide(s)) return "MLA with Q of e4m3";
+    if (!v.softmax) return "Q of e4m3 without softmax";
+  } else if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) {
+    return "q_dtype must be f16, bf16 or e4m3";
+  }
   for (const DType kv : {s.k_dtype, s.v_dtype}) {
     if (bits(kv) > 8 && kv != s.q_dtype) return "K and V must have Q's type or a quantised one";
     if (kv == DType::mxfp4 && s.q_dtype == DType::f16) return "mxfp4's scales exceed f16";
@@ -175,7 +181,7 @@ std::string mma_refusal(const CudaRequest& request, int tile_class) {
     if ((s.head_dim_qk - s.head_dim_rope) * bits(s.k_dtype) / 8 % 128 != 0) return "K's first tensor must have rows of 128 bytes each";
   }
   if (shape_of(request, tile_class).tile_rows == 0)
-    return "no tile fits the device's shared memory, or large ones V's dims beside so few of K";
+    return "no tile fits the device's shared memory";
   return {};
 }
 

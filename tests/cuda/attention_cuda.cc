@@ -64,7 +64,7 @@ std::vector<CaseRun> all_runs() {
   for (const AttentionCase& c : all_cases()) add_runs(c, true, all);
   for (const AttentionCase& c : cases::regression_cases()) add_runs(c, false, all);
   for (const AttentionCase& c : cases::fp8_query_cases()) {
-    for (const char* family : {"wgmma", "floor"}) all.push_back({family, c});
+    for (const char* family : {"wgmma", "mma", "floor"}) all.push_back({family, c});
   }
   return all;
 }

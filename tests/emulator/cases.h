@@ -159,7 +159,8 @@ inline std::int64_t max_rows(const cases::AttentionCase& c) {
 /// The table's choice, then the families that it leaves out and that other GPUs or specs have, or that must be asked for. Of Q of 8 bits
 /// those.
 inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
-  if (bits(spec.q_dtype) == 8) return arch == 90 ? std::vector<std::string_view>{"wgmma", "floor"} : std::vector<std::string_view>{"floor"};
+  if (bits(spec.q_dtype) == 8)
+    return arch == 90 ? std::vector<std::string_view>{"wgmma", "mma", "floor"} : std::vector<std::string_view>{"floor"};
   const std::string chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch)).classes[attention::kLarge].family;
   std::vector<std::string_view> all{""};
   for (const std::string_view family : {"wgmma", "mma"}) {

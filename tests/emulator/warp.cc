@@ -12,38 +12,39 @@
 namespace girih::emulator {
 namespace {
 
-constexpr int kRows = 16, kCols = 8, kDepth = 16;
+constexpr int kRows = 16, kCols = 8;
 
-template <MmaType kType>
-void decode_all(const std::uint16_t* codes, int count, float* out) {
-  for (int i = 0; i < count; ++i) out[i] = kType == MmaType::f16 ? decode_f16(codes[i]) : decode_bf16(codes[i]);
+float decode_element(MmaType type, std::uint32_t code) {
+  if (type == MmaType::e4m3) return decode_e4m3(static_cast<std::uint8_t>(code));
+  return type == MmaType::f16 ? decode_f16(static_cast<std::uint16_t>(code)) : decode_bf16(static_cast<std::uint16_t>(code));
 }
+
+/// Elements of a register, and the inner elements of one product.
+constexpr int per_word(MmaType type) { return type == MmaType::e4m3 ? 4 : 2; }
+constexpr int depth_of(MmaType type) { return 8 * per_word(type); }
+constexpr int kMaxDepth = 32;
+/// Element `i` of a register.
+float element(MmaType type, std::uint32_t word, int i) { return decode_element(type, word >> (32 / per_word(type) * i)); }
 
 template <MmaType kType>
 void multiply(const std::array<MmaOperand*, kWarp>& lanes) {
-  std::uint16_t a_codes[kRows][kDepth];
-  std::uint16_t b_codes[kDepth][kCols];
+  constexpr int kWord = per_word(kType);
+  constexpr int kDepth = depth_of(kType);
+  float a[kRows][kDepth];
+  float b[kDepth][kCols];
   float c[kRows][kCols];
   for (int lane = 0; lane < kWarp; ++lane) {
     const MmaOperand& operand = *lanes[static_cast<std::size_t>(lane)];
     const int group = lane / 4;
-    const int pair = 2 * (lane % 4);
+    const int pair = lane % 4;
     for (int i = 0; i < 4; ++i) {
-      const int row = group + (i % 2) * 8;
-      const int col = pair + (i / 2) * 8;
-      a_codes[row][col] = static_cast<std::uint16_t>(operand.a[i]);
-      a_codes[row][col + 1] = static_cast<std::uint16_t>(operand.a[i] >> 16);
-      c[group + (i / 2) * 8][pair + i % 2] = operand.c[i];
+      c[group + (i / 2) * 8][2 * pair + i % 2] = operand.c[i];
+      for (int j = 0; j < kWord; ++j) a[group + (i % 2) * 8][kWord * (pair + (i / 2) * 4) + j] = element(kType, operand.a[i], j);
     }
     for (int i = 0; i < 2; ++i) {
-      b_codes[pair + 8 * i][group] = static_cast<std::uint16_t>(operand.b[i]);
-      b_codes[pair + 8 * i + 1][group] = static_cast<std::uint16_t>(operand.b[i] >> 16);
+      for (int j = 0; j < kWord; ++j) b[kWord * (pair + 4 * i) + j][group] = element(kType, operand.b[i], j);
     }
   }
-  float a[kRows][kDepth];
-  float b[kDepth][kCols];
-  decode_all<kType>(&a_codes[0][0], kRows * kDepth, &a[0][0]);
-  decode_all<kType>(&b_codes[0][0], kDepth * kCols, &b[0][0]);
   for (int row = 0; row < kRows; ++row) {
     for (int k = 0; k < kDepth; ++k) {
       for (int col = 0; col < kCols; ++col) c[row][col] += a[row][k] * b[k][col];
@@ -58,7 +59,11 @@ void multiply(const std::array<MmaOperand*, kWarp>& lanes) {
 
 void multiply_matrices(MmaOperand operand, MmaType type, const Site& site) {
   warp_collective(operand, site, [type](const std::array<MmaOperand*, kWarp>& lanes) {
-    type == MmaType::f16 ? multiply<MmaType::f16>(lanes) : multiply<MmaType::bf16>(lanes);
+    switch (type) {
+      case MmaType::f16: return multiply<MmaType::f16>(lanes);
+      case MmaType::bf16: return multiply<MmaType::bf16>(lanes);
+      case MmaType::e4m3: return multiply<MmaType::e4m3>(lanes);
+    }
   });
 }
 
@@ -141,17 +146,11 @@ struct Tile {
   }
 };
 
-float decode_element(MmaType type, std::uint32_t code) {
-  if (type == MmaType::e4m3) return decode_e4m3(static_cast<std::uint8_t>(code));
-  return type == MmaType::f16 ? decode_f16(static_cast<std::uint16_t>(code)) : decode_bf16(static_cast<std::uint16_t>(code));
-}
-
 /// By the last lane to come to the wait.
 void compute(const GroupProduct& p, int first_row, const Site& site) {
-  constexpr int kMaxDepth = 2 * kDepth;
-  const int size = p.type == MmaType::e4m3 ? 1 : 2;
-  const int depth = 2 * kDepth / size;
-  const int in_word = 4 / size;  // elements
+  const int in_word = per_word(p.type);
+  const int size = 4 / in_word;  // bytes of an element
+  const int depth = depth_of(p.type);
   const bool in_registers = p.a[0] != nullptr;
   float a[kRows][kMaxDepth];
   if (in_registers) {
@@ -159,7 +158,7 @@ void compute(const GroupProduct& p, int first_row, const Site& site) {
       for (int i = 0; i < 4; ++i) {
         const std::uint32_t word = p.a[static_cast<std::size_t>(lane)][i];
         float* at = &a[lane / 4 + i % 2 * 8][lane % 4 * in_word + i / 2 * depth / 2];
-        for (int j = 0; j < in_word; ++j) at[j] = decode_element(p.type, word >> (8 * size * j) & (size == 1 ? 0xffU : 0xffffU));
+        for (int j = 0; j < in_word; ++j) at[j] = element(p.type, word, j);
       }
     }
   } else {
