@@ -158,7 +158,7 @@ cases::Outputs execute(const cases::Problem& p, const Schedule& schedule, std::u
     const bool runs = attention::class_units(schedule.state(), c) > 0;
     const std::string& family = schedule.state().cuda->kernels.classes[c].family;
     out.bf16_weights = out.bf16_weights || (runs && family != "floor");
-    out.e4m3_weights = out.e4m3_weights || (runs && family == "wgmma" && bits(p.c.spec.q_dtype) == 8);
+    out.byte_products = out.byte_products || (runs && family == "wgmma" && bits(p.c.spec.q_dtype) == 8);
   }
   return out;
 }
