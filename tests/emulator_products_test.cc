@@ -99,7 +99,7 @@ void check_product() {
   std::vector<float> a = small_integers(16 * kDepth<T>, 1);
   std::vector<float> b = small_integers(kDepth<T> * 8, 2);
   std::vector<float> c = small_integers(16 * 8, 3);
-  a[0] = kSame<T, e4m3> ? 0x1p-9F : 0x1p-16F;  // subnormal in f16 and in e4m3
+  if (!kSame<T, e4m3>) a[0] = 0x1p-16F;  // subnormal in f16; sums of e4m3 would lose it
   std::vector<float> expected = c;
   for (int i = 0; i < 16; ++i) {
     for (int j = 0; j < 8; ++j) {

@@ -158,7 +158,9 @@ cases::Outputs execute(const cases::Problem& p, const Schedule& schedule, std::u
     const bool runs = attention::class_units(schedule.state(), c) > 0;
     const std::string& family = schedule.state().cuda->kernels.classes[c].family;
     out.bf16_weights = out.bf16_weights || (runs && family != "floor");
-    out.e4m3_weights = out.e4m3_weights || (runs && family == "wgmma" && bits(p.c.spec.q_dtype) == 8);
+    if (!runs || bits(p.c.spec.q_dtype) != 8 || family == "floor") continue;
+    out.byte_scores = true;
+    out.byte_weights = out.byte_weights || family == "wgmma";
   }
   return out;
 }

@@ -103,7 +103,10 @@ inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_pt
     if (units == 0) continue;
     const attention::CudaKernel& kernel = state->cuda->kernels.classes[c];
     out.bf16_weights = out.bf16_weights || kernel.family != "floor";
-    out.e4m3_weights = out.e4m3_weights || (kernel.family == "wgmma" && bits(p.c.spec.q_dtype) == 8);
+    if (bits(p.c.spec.q_dtype) == 8 && kernel.family != "floor") {
+      out.byte_scores = true;
+      out.byte_weights = out.byte_weights || kernel.family == "wgmma";
+    }
     attention::set_class(*state, checked, c, params);
     launch(entries[static_cast<std::size_t>(c)], params,
            {.num_blocks = attention::class_blocks(*state, c),

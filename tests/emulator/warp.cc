@@ -1,8 +1,10 @@
 // Tensor-core work of a warp and number formats, with the layouts of the PTX ISA ("Matrix Fragments for mma.m16n8k16", "ldmatrix").
 // Operands of a product are widened to f32, where all products are exact; sums are f32, in ascending k. Hardware adds the 16 products of a
 // step in another order and with a little more or less precision; both are within the bounds that tests allow.
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -26,6 +28,28 @@ constexpr int kMaxDepth = 32;
 /// Element `i` of a register.
 float element(MmaType type, std::uint32_t word, int i) { return decode_element(type, word >> (32 / per_word(type) * i)); }
 
+int exponent(float x) { return static_cast<int>(std::bit_cast<std::uint32_t>(x) >> 23 & 0xffU) - 127; }
+
+/// What is left of `x` above bits of 2^bit.
+double without_bits_below(double x, int bit) {
+  const auto power = [](int e) { return std::bit_cast<double>(static_cast<std::uint64_t>(e + 1023) << 52); };
+  return std::trunc(x * power(-bit)) * power(bit);
+}
+
+/// Hopper's sum of e4m3 products: addends lose their bits below 2^-13 of the largest, a product's size being taken as the powers of two of
+/// its factors multiplied; the sum loses its own below 2^-13 of itself. LSEs of an H200 are those of this model, in all but their last bit
+/// or two, which are exp2's. Products with subnormal factors are assumed to be the same.
+float add_products_of_bytes(float c, const float* a, const float* b, int depth) {
+  constexpr int kBits = 13;
+  int top = exponent(c);
+  for (int k = 0; k < depth; ++k) {
+    if (a[k] != 0 && b[k] != 0) top = std::max(top, exponent(a[k]) + exponent(b[k]));
+  }
+  double sum = without_bits_below(c, top - kBits);
+  for (int k = 0; k < depth; ++k) sum += without_bits_below(static_cast<double>(a[k]) * static_cast<double>(b[k]), top - kBits);
+  return static_cast<float>(without_bits_below(sum, exponent(static_cast<float>(sum)) - kBits));
+}
+
 template <MmaType kType>
 void multiply(const std::array<MmaOperand*, kWarp>& lanes) {
   constexpr int kWord = per_word(kType);
@@ -46,8 +70,16 @@ void multiply(const std::array<MmaOperand*, kWarp>& lanes) {
     }
   }
   for (int row = 0; row < kRows; ++row) {
-    for (int k = 0; k < kDepth; ++k) {
-      for (int col = 0; col < kCols; ++col) c[row][col] += a[row][k] * b[k][col];
+    if constexpr (kType == MmaType::e4m3) {
+      for (int col = 0; col < kCols; ++col) {
+        float column[kDepth];
+        for (int k = 0; k < kDepth; ++k) column[k] = b[k][col];
+        c[row][col] = add_products_of_bytes(c[row][col], a[row], column, kDepth);
+      }
+    } else {
+      for (int k = 0; k < kDepth; ++k) {
+        for (int col = 0; col < kCols; ++col) c[row][col] += a[row][k] * b[k][col];
+      }
     }
   }
   for (int lane = 0; lane < kWarp; ++lane) {
@@ -177,7 +209,11 @@ void compute(const GroupProduct& p, int first_row, const Site& site) {
     for (int row = 0; row < kRows; ++row) {
       float& c = p.c[static_cast<std::size_t>(row % 8 * 4 + col % 8 / 2)][col / 8 * 4 + row / 8 * 2 + col % 2];
       float sum = p.accumulate ? c : 0.0F;
-      for (int k = 0; k < depth; ++k) sum += a[row][k] * b[k];
+      if (p.type == MmaType::e4m3) {
+        sum = add_products_of_bytes(sum, a[row], b, depth);
+      } else {
+        for (int k = 0; k < depth; ++k) sum += a[row][k] * b[k];
+      }
       c = sum;
     }
   }
