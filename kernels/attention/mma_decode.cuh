@@ -16,6 +16,7 @@
 #include "attention/query_fragments.cuh"
 #include "attention/state.cuh"
 #include "attention/tile_rows.cuh"
+#include "ptx/launch.cuh"
 
 namespace girih::attention {
 
@@ -453,7 +454,7 @@ class Decode {
 template <Config c, class Variant>
 __device__ __forceinline__ void run_decode(const Args& p) {
   static_assert(DecodeShape<c>::kSharedBytes <= c.shared_bytes);
-  begin_list(p);
+  ptx::wait_for_previous_grid();
   UnitItems items = unit_items(p);  // the first link of the chain is under way while others are asked for
   prefetch_plan(p);
   const typename Variant::Params params = Variant::load_params(p);
@@ -464,7 +465,7 @@ __device__ __forceinline__ void run_decode(const Args& p) {
     decode.run(items);
   } while (free_units && take_unit<c>(p, decode.word(), items));
   write_empty_rows<c, Variant>(p, params);
-  end_list(p);
+  ptx::start_next_grid();
 }
 
 }  // namespace girih::attention

@@ -10,13 +10,14 @@
 
 #include "attention/wide_scores.cuh"
 #include "attention/wide_values.cuh"
+#include "ptx/launch.cuh"
 
 namespace girih::attention {
 
 template <Config c, class Variant>
 __device__ __forceinline__ void run_wide(const Args& p) {
   static_assert(WideShape<c>::kSharedBytes <= c.shared_bytes);
-  begin_list(p);
+  ptx::wait_for_previous_grid();
   prefetch_plan(p);
   const typename Variant::Params params = Variant::load_params(p);
   u8* s_memory = ptx::shared_memory();
@@ -28,7 +29,7 @@ __device__ __forceinline__ void run_wide(const Args& p) {
     values.run(unit_items(p));
     write_empty_rows<c, Variant, typename WideValues<c, Variant>::Team>(p, params);
   }
-  end_list(p);
+  ptx::start_next_grid();
 }
 
 }  // namespace girih::attention

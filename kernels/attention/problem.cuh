@@ -7,7 +7,6 @@
 #include "attention/config.cuh"
 #include "core/convert.cuh"
 #include "core/types.cuh"
-#include "ptx/launch.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/thread.cuh"
 
@@ -18,18 +17,6 @@ using Args = abi::AttentionParams;
 template <typename T>
 __device__ __forceinline__ const T* blob_array(const Args& p, const abi::BlobArray& array) {
   return reinterpret_cast<const T*>(reinterpret_cast<const u8*>(p.plan) + array.offset);
-}
-
-// ---------------------------------------------------------------------------------------------------------------- launches
-
-/// Before anything is read that another kernel may have written.
-__device__ __forceinline__ void begin_list(const Args& p) {
-  if (p.order != abi::ListOrder::kSecond) ptx::wait_for_previous_grid();
-  if (p.order == abi::ListOrder::kFirst) ptx::start_next_grid();
-}
-/// After all else.
-__device__ __forceinline__ void end_list(const Args& p) {
-  if (p.order == abi::ListOrder::kSecond) ptx::wait_for_previous_grid();
 }
 
 // ------------------------------------------------------------------------------------------------------------------ items

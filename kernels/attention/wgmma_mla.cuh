@@ -13,6 +13,7 @@
 
 #include "attention/wgmma_mla_producer.cuh"
 #include "attention/wgmma_mla_steps.cuh"
+#include "ptx/launch.cuh"
 
 namespace girih::attention {
 
@@ -22,7 +23,7 @@ __device__ __forceinline__ void run_wgmma_mla(const Args& p) {
   static_assert(Shape::kSharedBytes <= c.shared_bytes);
   u8* s_memory = ptx::shared_memory();
   if (ptx::thread_idx() == 0) MlaMemory<c>{s_memory}.init();
-  begin_list(p);
+  ptx::wait_for_previous_grid();
   prefetch_plan(p);
   ptx::sync_block();
   // Registers of a block are 64 Ki, 168 a thread: what bringing warps give up, the others take.
@@ -35,7 +36,7 @@ __device__ __forceinline__ void run_wgmma_mla(const Args& p) {
     MlaSteps<c, Variant>(p, params, s_memory).run(unit_items(p));
     write_empty_rows<c, Variant, typename Shape::Team>(p, params);
   }
-  end_list(p);
+  ptx::start_next_grid();
 }
 
 }  // namespace girih::attention

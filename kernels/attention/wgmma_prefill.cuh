@@ -19,6 +19,7 @@
 #include "attention/state.cuh"
 #include "attention/wgmma_producer.cuh"
 #include "attention/wgmma_shape.cuh"
+#include "ptx/launch.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/wgmma_fp8.cuh"
 
@@ -436,7 +437,7 @@ __device__ __forceinline__ void run_wgmma(const Args& p) {
   static_assert(Shape::kSharedBytes <= c.shared_bytes);
   u8* s_memory = ptx::shared_memory();
   if (ptx::thread_idx() == 0) WgmmaBarriers<Shape>(s_memory).init();
-  begin_list(p);
+  ptx::wait_for_previous_grid();
   prefetch_plan(p);
   ptx::sync_block();
   const int role = ptx::warp_idx() - Shape::kWarps;
@@ -449,7 +450,7 @@ __device__ __forceinline__ void run_wgmma(const Args& p) {
     const typename Variant::Params params = Variant::load_params(p);
     WgmmaPrefill<c, Variant>(p, params, s_memory).run(unit_items(p));
   }
-  end_list(p);
+  ptx::start_next_grid();
 }
 
 }  // namespace girih::attention

@@ -1,6 +1,5 @@
 // The CUDA backend: kernels compiled and loaded when a schedule is made, launched by run(). The lists of both tile classes are parallel
-// branches: from sm_90 on the second kernel starts beside the first (abi::ListOrder); before, the small list runs on the device plan's own
-// stream, forked from the caller's and joined to it. A capture records either.
+// branches: the small one runs on the device plan's own stream, forked from the caller's and joined to it, which a capture records.
 #include "attention/cuda_run.h"
 
 #include <algorithm>
@@ -96,26 +95,21 @@ void run_cuda(const Context& context, const ScheduleState& s, const PlanState& p
     large = large && has_work(*plan.view.header, plan.view, kLarge);
   }
   const bool both = small && large;
-  const bool in_order = both && s.cuda->device.arch >= 90;
-  const bool forks = both && !in_order;
-  if (forks) {
+  const cuda::Stream small_stream = both ? on_device.side_stream : stream;
+  if (both) {
     driver.record(on_device.fork, stream);
-    driver.wait(on_device.side_stream, on_device.fork);
+    driver.wait(small_stream, on_device.fork);
   }
   if (large) {
     set_class(s, checked, kLarge, params);
-    params.order = in_order ? abi::ListOrder::kFirst : abi::ListOrder::kAlone;
     driver.launch(launch_of(s, kLarge, stream), &params);
   }
   if (small) {
     set_class(s, checked, kSmall, params);
-    params.order = in_order ? abi::ListOrder::kSecond : abi::ListOrder::kAlone;
-    cuda::Launch launch = launch_of(s, kSmall, forks ? on_device.side_stream : stream);
-    launch.dependent = in_order;
-    driver.launch(launch, &params);
+    driver.launch(launch_of(s, kSmall, small_stream), &params);
   }
-  if (forks) {
-    driver.record(on_device.join, on_device.side_stream);
+  if (both) {
+    driver.record(on_device.join, small_stream);
     driver.wait(stream, on_device.join);
   }
 }
