@@ -3,7 +3,7 @@
 // of Q (for K) and of O (for V) are renamed:
 //   16 bit: a lane's pairs of Q are dims (2p, 2p+1), (2p+8, 2p+9) of 16; its values of O dims 2p, 2p+1 of each 8      (p = lane % 4)
 //    8 bit: a lane's four codes of K are dims 4p .. 4p+3 of 16, and so are Q's; its values of O are dims 4p .. 4p+3 of each 16
-//           Q of 8 bits as well: both meet as they are, 32 dims at a time; four codes are what a pair of 16-bit elements is
+//           Q of 8 bits as well, in products of bytes: as they are, 32 dims at a time; four codes are what a pair of 16-bit elements is
 //    4 bit: eight codes, dims 8p .. 8p+7 of 32, as two inner steps of 16; its values of O are dims 8p .. 8p+7 of each 32
 #pragma once
 
@@ -17,14 +17,10 @@
 
 namespace girih::attention {
 
-/// Q and K of e4m3 are multiplied as such (from sm_89 on).
-template <Config c>
-constexpr bool kByteProducts = bits(c.q_type) == 8;
-
-/// The type of the operands in Q K^T. Beside Q of 16 bits codes of 8 bits are exact in f16, which they reach by fewer instructions than bf16; Q of bf16 follows
+/// The type of the operands in Q K^T: of e4m3 where the chip multiplies it. Else codes of 8 bits are exact in f16, which they reach by fewer instructions than bf16; Q of bf16 follows
 /// with a power of two of its own for each row (query_fragments.cuh).
 template <Config c>
-constexpr Type kKeyOperand = bits(c.k_type) == 8 && !kByteProducts<c> ? Type::f16 : c.q_type;
+constexpr Type kKeyOperand = bits(c.k_type) == 8 && !c.byte_products ? Type::f16 : c.q_type;
 template <Config c>
 constexpr bool kScalesQuery = kKeyOperand<c> == Type::f16&& c.q_type == Type::bf16;
 

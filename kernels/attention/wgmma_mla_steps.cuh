@@ -77,7 +77,7 @@ class MlaSteps {
 #pragma unroll
       for (int i = 0; i < kLateSteps; ++i) {
 #pragma unroll
-        for (int j = 0; j < 2; ++j) late_query_[i][2 * j + half] = row < item.row_count ? load_word<c.q_type>(g_row + 32 * i + 16 * j, aligned) : 0;
+        for (int j = 0; j < 2; ++j) late_query_[i][2 * j + half] = row < item.row_count ? load_pair(g_row + 32 * i + 16 * j, aligned) : 0;
       }
     }
     request_ = -1;

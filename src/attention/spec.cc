@@ -28,7 +28,7 @@ std::vector<AttentionCapability> attention_capabilities() {
   AttentionCapability floor = row(DeviceKind::cuda, "floor");
   floor.q_dtypes.push_back(DType::e4m3);
   AttentionCapability mma = row(DeviceKind::cuda, "mma");
-  mma.q_dtypes = {DType::f16, DType::bf16, DType::e4m3};  // e4m3: sm_89 and later, K of e4m3
+  mma.q_dtypes = {DType::f16, DType::bf16, DType::e4m3};  // e4m3: K and V of 8 bits
   mma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8, DType::nvfp4, DType::mxfp4};
   mma.max_head_dim = 256;
   std::erase(mma.features, "rope");

@@ -660,6 +660,13 @@ class Outputs {
   std::vector<std::byte> o_bytes_, lse_bytes_;
 };
 
+/// What of a problem's products a kernel makes of 8-bit floats.
+inline void note_byte_products(const Problem& p, std::string_view family, std::string_view source, Outputs& out) {
+  const bool both = family == "wgmma" && bits(p.c.spec.q_dtype) == 8;
+  out.byte_scores = out.byte_scores || both || source.find(".byte_products = true") != std::string_view::npos;
+  out.byte_weights = out.byte_weights || both;
+}
+
 /// 64-byte aligned memory filled with a 32-bit pattern.
 class Workspace {
  public:

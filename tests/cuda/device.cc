@@ -156,11 +156,10 @@ cases::Outputs execute(const cases::Problem& p, const Schedule& schedule, std::u
   cases::Outputs out = std::move(problem.outputs());
   for (int c = 0; c < attention::kNumClasses; ++c) {
     const bool runs = attention::class_units(schedule.state(), c) > 0;
-    const std::string& family = schedule.state().cuda->kernels.classes[c].family;
+    const attention::CudaKernel& kernel = schedule.state().cuda->kernels.classes[c];
+    const std::string& family = kernel.family;
     out.bf16_weights = out.bf16_weights || (runs && family != "floor");
-    if (!runs || bits(p.c.spec.q_dtype) != 8 || family == "floor") continue;
-    out.byte_scores = true;
-    out.byte_weights = out.byte_weights || family == "wgmma";
+    if (runs) cases::note_byte_products(p, family, kernel.source, out);
   }
   return out;
 }
