@@ -24,8 +24,9 @@ namespace {
 
 attention::CudaKernels kernels_of(const cases::AttentionCase& c, std::string_view family) {
   const variant::Program program = variant::compile(c.spec.variant);
-  return attention::choose_cuda_kernels(attention::normalise(c.spec, program, DeviceKind::cuda), program, emulated_device(kSm), family,
-                                        max_rows(c));
+  const FamilyOfChip of = family_of_chip(family, kSm);
+  return attention::choose_cuda_kernels(attention::normalise(c.spec, program, DeviceKind::cuda), program, emulated_device(of.arch),
+                                        of.family, max_rows(c));
 }
 
 std::vector<std::string_view> families_of_case(const cases::AttentionCase& c) {

@@ -43,48 +43,69 @@ std::vector<float> small_integers(int count, unsigned seed) {
 }
 
 struct MmaParams {
-  const float* a;  // [16, 16]
-  const float* b;  // [16, 8]
+  const float* a;  // [16, depth]
+  const float* b;  // [depth, 8]
   float* c;        // [16, 8]
 };
 
-/// Fragments element by element, as "Matrix Fragments for mma.m16n8k16 with floating point type" numbers them: a0..a7, b0..b3, c0..c3.
+/// Elements of a register; a product's depth is eight of them.
+template <typename T>
+constexpr int kInWord = kSame<T, e4m3> ? 4 : 2;
+template <typename T>
+constexpr int kDepth = 8 * kInWord<T>;
+
+template <typename T>
+u32 word_of(const float* x) {
+  if constexpr (kSame<T, e4m3>) {
+    return pack_codes<e4m3>(x[0], x[1], x[2], x[3]);
+  } else {
+    return pack<T>(x[0], x[1]);
+  }
+}
+
+/// Fragments element by element, as "Matrix Fragments for mma.m16n8k16 with floating point type" (of 8 bits: "for mma.m16n8k32") numbers
+/// them: a0.., b0.., c0..c3.
 template <typename T>
 __global__ void multiply_fragments(const __grid_constant__ MmaParams p) {
+  constexpr int kWord = kInWord<T>;
   const int group_id = ptx::lane_idx() >> 2;
   const int thread_in_group = ptx::lane_idx() % 4;
-  float a_values[8];
-  float b_values[4];
+  float a_values[4 * kWord];
+  float b_values[2 * kWord];
   float c[4];
-  for (int i = 0; i < 8; ++i) {
-    const int row = (i >= 0 && i < 2) || (i >= 4 && i < 6) ? group_id : group_id + 8;
-    const int col = i < 4 ? thread_in_group * 2 + (i & 1) : thread_in_group * 2 + (i & 1) + 8;
-    a_values[i] = p.a[row * 16 + col];
+  for (int i = 0; i < 4 * kWord; ++i) {
+    const int row = (i >= 0 && i < kWord) || (i >= 2 * kWord && i < 3 * kWord) ? group_id : group_id + 8;
+    const int col = thread_in_group * kWord + (i & (kWord - 1)) + (i < 2 * kWord ? 0 : 4 * kWord);
+    a_values[i] = p.a[row * kDepth<T> + col];
   }
-  for (int i = 0; i < 4; ++i) {
-    const int row = i < 2 ? thread_in_group * 2 + (i & 1) : thread_in_group * 2 + (i & 1) + 8;
+  for (int i = 0; i < 2 * kWord; ++i) {
+    const int row = thread_in_group * kWord + (i & (kWord - 1)) + (i < kWord ? 0 : 4 * kWord);
     b_values[i] = p.b[row * 8 + group_id];
   }
   const auto c_at = [&](int i) -> float& { return p.c[(i < 2 ? group_id : group_id + 8) * 8 + thread_in_group * 2 + (i & 1)]; };
   for (int i = 0; i < 4; ++i) c[i] = c_at(i);
-  const u32 a[4] = {pack<T>(a_values[0], a_values[1]), pack<T>(a_values[2], a_values[3]), pack<T>(a_values[4], a_values[5]),
-                    pack<T>(a_values[6], a_values[7])};
-  const u32 b[2] = {pack<T>(b_values[0], b_values[1]), pack<T>(b_values[2], b_values[3])};
-  ptx::mma_16x8x16<T>(c, a, b);
+  const u32 a[4] = {word_of<T>(a_values), word_of<T>(a_values + kWord), word_of<T>(a_values + 2 * kWord), word_of<T>(a_values + 3 * kWord)};
+  const u32 b[2] = {word_of<T>(b_values), word_of<T>(b_values + kWord)};
+  if constexpr (kSame<T, e4m3>) {
+    ptx::mma_16x8x32_e4m3(c, a, b);
+  } else {
+    ptx::mma_16x8x16<T>(c, a, b);
+  }
   for (int i = 0; i < 4; ++i) c_at(i) = c[i];
 }
 
 template <typename T>
 void check_product() {
-  std::vector<float> a = small_integers(16 * 16, 1);
-  std::vector<float> b = small_integers(16 * 8, 2);
+  std::vector<float> a = small_integers(16 * kDepth<T>, 1);
+  std::vector<float> b = small_integers(kDepth<T> * 8, 2);
   std::vector<float> c = small_integers(16 * 8, 3);
-  a[0] = 0x1p-16F;  // subnormal in f16
+  if (!kSame<T, e4m3>) a[0] = 0x1p-16F;  // subnormal in f16; sums of e4m3 would lose it
   std::vector<float> expected = c;
   for (int i = 0; i < 16; ++i) {
     for (int j = 0; j < 8; ++j) {
-      for (int k = 0; k < 16; ++k) {
-        expected[static_cast<std::size_t>(i * 8 + j)] += a[static_cast<std::size_t>(i * 16 + k)] * b[static_cast<std::size_t>(k * 8 + j)];
+      for (int k = 0; k < kDepth<T>; ++k) {
+        expected[static_cast<std::size_t>(i * 8 + j)] +=
+            a[static_cast<std::size_t>(i * kDepth<T> + k)] * b[static_cast<std::size_t>(k * 8 + j)];
       }
     }
   }
@@ -95,6 +116,7 @@ void check_product() {
 TEST(EmulatorProducts, ProductsTakeTheFragmentsOfThePtxIsa) {
   check_product<f16>();
   check_product<bf16>();
+  check_product<e4m3>();
 }
 
 TEST(EmulatorProducts, ProductsKeepNanAndInfinity) {

@@ -38,6 +38,7 @@ struct Config {
   int warps_rows = 1;    // mma: warps that share a tile's rows; the others share its keys
   int warps_values = 0;  // MLA: the block's last warps, which sum P V; those before take the scores
   int shared_bytes = 0;  // dynamic shared memory that the host gives the block
+  bool byte_products = false;  // mma: Q and K of e4m3 meet as such; else they become f16
 
   /// Threads that compute.
   __device__ constexpr int workers() const { return threads - producers; }

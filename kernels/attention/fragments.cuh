@@ -3,6 +3,7 @@
 // of Q (for K) and of O (for V) are renamed:
 //   16 bit: a lane's pairs of Q are dims (2p, 2p+1), (2p+8, 2p+9) of 16; its values of O dims 2p, 2p+1 of each 8      (p = lane % 4)
 //    8 bit: a lane's four codes of K are dims 4p .. 4p+3 of 16, and so are Q's; its values of O are dims 4p .. 4p+3 of each 16
+//           Q of 8 bits as well, in products of bytes: as they are, 32 dims at a time; four codes are what a pair of 16-bit elements is
 //    4 bit: eight codes, dims 8p .. 8p+7 of 32, as two inner steps of 16; its values of O are dims 8p .. 8p+7 of each 32
 #pragma once
 
@@ -16,10 +17,10 @@
 
 namespace girih::attention {
 
-/// The type of the operands in Q K^T. Codes of 8 bits are exact in f16, which they reach by fewer instructions than bf16; Q of bf16 follows
+/// The type of the operands in Q K^T: of e4m3 where the chip multiplies it. Else codes of 8 bits are exact in f16, which they reach by fewer instructions than bf16; Q of bf16 follows
 /// with a power of two of its own for each row (query_fragments.cuh).
 template <Config c>
-constexpr Type kKeyOperand = bits(c.k_type) == 8 ? Type::f16 : c.q_type;
+constexpr Type kKeyOperand = bits(c.k_type) == 8 && !c.byte_products ? Type::f16 : c.q_type;
 template <Config c>
 constexpr bool kScalesQuery = kKeyOperand<c> == Type::f16&& c.q_type == Type::bf16;
 
@@ -51,20 +52,31 @@ __device__ __forceinline__ u32 block_scale_pair(u32 low, u32 high) {
   }
 }
 
-/// K of 16 keys as B operands: inner step s covers 16 dims.
+/// K of 16 keys as B operands: inner step s covers 16 dims, 32 in products of bytes.
 template <Type kType, Type kOperand, int kRowBytes>
 struct KeyFragments {
-  static constexpr int kSteps = kRowBytes / tile::kChunkBytes * chunk_dims(kType) / 16;
+  static constexpr bool kAsStored = bits(kType) == bits(kOperand);
+  static constexpr int kWordDims = 32 / bits(kOperand);  // dims of Q in a register
+  static constexpr int kSteps = kRowBytes / tile::kChunkBytes * chunk_dims(kType) / (8 * kWordDims);
   static constexpr int kStepsPerLoad = kSteps / (kRowBytes / (2 * tile::kChunkBytes));
   using T = Storage<kOperand>;
 
-  /// The dims of Q that this lane holds in inner step s: dim, dim + 1 in a[0], a[1] and dim2, dim2 + 1 in a[2], a[3].
+  /// The dims of Q that this lane holds in inner step s: kWordDims from dim on in a[0], a[1] and from dim + kSecondDim on in a[2], a[3].
   static __device__ __forceinline__ int first_dim(int s, int pair) {
-    if constexpr (bits(kType) == 16) return 16 * s + 2 * pair;
+    if constexpr (kAsStored) return kWordDims * (8 * s + pair);
     if constexpr (bits(kType) == 8) return 16 * s + 4 * pair;
     return 32 * (s / 2) + 8 * pair + 4 * (s % 2);
   }
-  static constexpr int kSecondDim = bits(kType) == 16 ? 8 : 2;
+  static constexpr int kSecondDim = kAsStored ? 4 * kWordDims : 2;
+
+  /// c += A B of one inner step.
+  static __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+    if constexpr (bits(kOperand) == 8) {
+      ptx::mma_16x8x32_e4m3(c, a, b);
+    } else {
+      ptx::mma_16x8x16<T>(c, a, b);
+    }
+  }
 
   static __device__ __forceinline__ tile::LaneRows<kRowBytes> lane_rows() {
     const int lane = ptx::lane_idx();
@@ -76,7 +88,7 @@ struct KeyFragments {
                                               u32 (&b)[kStepsPerLoad][2][2]) {
     u32 r[4];
     ptx::ldmatrix_x4(r, rows.at(row8, load));
-    if constexpr (bits(kType) == 16) {
+    if constexpr (kAsStored) {
       b[0][0][0] = r[0];
       b[0][0][1] = r[1];
       b[0][1][0] = r[2];

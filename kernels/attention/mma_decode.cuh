@@ -39,7 +39,6 @@ class Decode {
  public:
   using Stream = StreamShape<c>;
   using Shape = DecodeShape<c>;
-  using KeyOperand = Storage<kKeyOperand<c>>;
   using ValueOperand = Storage<kValueOperand<c, Variant>>;
   using Keys = KeyFragments<c.k_type, kKeyOperand<c>, Stream::kKeyBytes>;
   using Values = ValueFragments<c.v_type, kValueOperand<c, Variant>, Stream::kValueBytes>;
@@ -222,7 +221,7 @@ class Decode {
             const auto& q = q_[load * Keys::kStepsPerLoad + i];
             const u32 b[2] = {q[h], q[kMaxHalves + h]};
             const bool second = kTwoSums && (load * Keys::kStepsPerLoad + i) % 2 != 0;
-            ptx::mma_16x8x16<KeyOperand>(second ? more : s[g][h], a, b);
+            Keys::multiply(second ? more : s[g][h], a, b);
           }
         }
       }

@@ -35,7 +35,8 @@ struct PrefillShape {
   static constexpr int kRowTiles = kWarpRows / 16;
   static constexpr int kRingSteps = Stream::kSlots / Stream::kTilesPerStep;
   using QueryRows = tile::SharedRows<Keys::kSteps * 32>;
-  static constexpr int kWarpQueryBytes = QueryRows::bytes(kWarpRows);
+  static constexpr int kStagedStride = round_up(c.head_dim_vo, 32);
+  static constexpr int kWarpQueryBytes = max(QueryRows::bytes(kWarpRows), 8 * kStagedStride * 4);  // sums are staged there, eight rows at a time
   static constexpr int kWarpRowBytes = kKeepsRows<Variant> ? kWarpRows * static_cast<int>(sizeof(RowVars)) : 0;
   // Shared memory: the ring, every warp's Q, the inverse scales of its rows, what hooks know of them, the ring's barriers, a word for
   // arrive().
@@ -45,9 +46,7 @@ struct PrefillShape {
   static constexpr int kBarriersAt = kRowsAt + kWarps * kWarpRowBytes;
   static constexpr int kLastAt = kBarriersAt + kRingSteps * 16;
   static constexpr int kSharedBytes = kLastAt + 16;
-  static constexpr int kStagedStride = round_up(c.head_dim_vo, 32);
   static_assert(kRingSteps >= 2);
-  static_assert(8 * kStagedStride * 4 <= kWarpQueryBytes);
   static_assert(kWarpRows == 16 || kWarpRows == 32);
 };
 
@@ -56,7 +55,6 @@ class Prefill {
  public:
   using Stream = StreamShape<c>;
   using Shape = PrefillShape<c, Variant>;
-  using KeyOperand = Storage<kKeyOperand<c>>;
   using ValueOperand = Storage<kValueOperand<c, Variant>>;
   using Keys = typename Shape::Keys;
   using Values = ValueFragments<c.v_type, kValueOperand<c, Variant>, Stream::kValueBytes>;
@@ -334,8 +332,8 @@ class Prefill {
         for (int n = 0; n < kKeyTiles; n += 2) {
 #pragma unroll
           for (int t = 0; t < kRowTiles; ++t) {
-            ptx::mma_16x8x16<KeyOperand>(s[t][n], a[from][i][t], b[from][n / 2][i][0]);
-            ptx::mma_16x8x16<KeyOperand>(s[t][n + 1], a[from][i][t], b[from][n / 2][i][1]);
+            Keys::multiply(s[t][n], a[from][i][t], b[from][n / 2][i][0]);
+            Keys::multiply(s[t][n + 1], a[from][i][t], b[from][n / 2][i][1]);
           }
         }
       }

@@ -22,13 +22,29 @@ __device__ __forceinline__ u32 load_pair(const u8* g_pair, bool aligned) {
   const u16* halves = reinterpret_cast<const u16*>(g_pair);
   return halves[0] | static_cast<u32>(halves[1]) << 16;
 }
+/// The elements of Q from `dim` of a row on that fill a register, at any alignment of them: two of 16 bits, or four codes; two codes where
+/// they become f16.
+template <Config c>
+__device__ __forceinline__ u32 load_word(const u8* g_row, int dim, bool aligned) {
+  const u8* g_word = g_row + bytes(c.q_type, dim);
+  if constexpr (bits(c.q_type) == 16) {
+    return load_pair(g_word, aligned);
+  } else if constexpr (c.byte_products) {
+    if (aligned) return *reinterpret_cast<const u32*>(g_word);
+    return g_word[0] | g_word[1] << 8 | g_word[2] << 16 | static_cast<u32>(g_word[3]) << 24;
+  } else {
+    u32 pairs[2];
+    widen<Storage<kKeyOperand<c>>, Storage<c.q_type>>(pairs, g_word[0] | g_word[1] << 8);
+    return pairs[0];
+  }
+}
 
 /// A's fragments of all inner steps for the tile's rows, the dims named as `Keys` has them: of rows group and, where a tile may have more
 /// than eight, group + 8, whose pairs alternate.
 template <Config c, class Keys, int kPairs>
 __device__ __forceinline__ void load_query_fragments(const Args& p, const abi::WorkItem& item, u32 (&q)[Keys::kSteps][kPairs]) {
   constexpr int kHalves = kPairs / 2;
-  static_assert(bits(c.q_type) == 16 && c.head_dim_qk % 8 == 0 && c.head_dim_first() % 8 == 0);
+  static_assert(bits(c.q_type) <= 16 && c.head_dim_qk % 8 == 0 && c.head_dim_first() % 8 == 0);
   const int group = ptx::lane_idx() / 4;
   const int pair = ptx::lane_idx() % 4;
   const bool aligned = rows_aligned(p.q, 4) && (c.head_dim_rope == 0 || rows_aligned(p.q_rope, 4));
@@ -50,9 +66,9 @@ __device__ __forceinline__ void load_query_fragments(const Args& p, const abi::W
         const int dim = Keys::first_dim(s, pair) + i * Keys::kSecondDim;
         u32 both = 0;
         if (dim < c.head_dim_first()) {
-          both = load_pair(g_first + 2 * dim, aligned);
+          both = load_word<c>(g_first, dim, aligned);
         } else if (dim < c.head_dim_qk) {
-          both = load_pair(g_rope + 2 * (dim - c.head_dim_first()), aligned);
+          both = load_word<c>(g_rope, dim - c.head_dim_first(), aligned);
         }
         q[s][kHalves * i + half] = both;
       }
@@ -159,7 +175,7 @@ __device__ __forceinline__ void scale_query_rows(u8* s_query, float* s_inverse) 
 
 /// Rows of Q are laid out in shared memory as they lie.
 template <Config c>
-constexpr bool kQueryInOrder = bits(c.k_type) == 16 && c.head_dim_rope == 0 && c.head_dim_qk % 8 == 0;
+constexpr bool kQueryInOrder = bits(c.k_type) == bits(kKeyOperand<c>) && c.head_dim_rope == 0 && c.head_dim_qk % chunk_dims(c.q_type) == 0;
 
 /// Rows [first_row, first_row + kRows) of the tile's Q into shared memory by kThreads threads, so that ldmatrix brings what
 /// load_query_fragments would: `Rows` have Keys::kSteps * 16 dims,
@@ -167,7 +183,7 @@ constexpr bool kQueryInOrder = bits(c.k_type) == 16 && c.head_dim_rope == 0 && c
 /// `negate`: with their signs changed, so that the scores' need not be.
 template <Config c, class Keys, class Rows, int kRows, int kThreads>
 __device__ __forceinline__ void load_query(const Args& p, const abi::WorkItem& item, int first_row, int thread, bool negate, u8* s_query) {
-  const u32 flip = negate ? 0x80008000U : 0U;
+  const u32 flip = negate ? (bits(kKeyOperand<c>) == 8 ? 0x80808080U : 0x80008000U) : 0U;
   constexpr int kTotal = kRows * Rows::kChunks;
   static_assert(kTotal % kThreads == 0);
   if (kQueryInOrder<c> && rows_aligned(p.q, 16)) {
@@ -180,7 +196,7 @@ __device__ __forceinline__ void load_query(const Args& p, const abi::WorkItem& i
         const int row = first_row + (begin + i * kThreads) / Rows::kChunks;
         const int chunk = (begin + i * kThreads) % Rows::kChunks;
         v[i] = Vec16{};
-        if (row >= item.row_count || 8 * chunk >= c.head_dim_qk) continue;
+        if (row >= item.row_count || chunk_dims(c.q_type) * chunk >= c.head_dim_qk) continue;
         const RowPlace place = place_row<c>(item.row_begin + row, item.kv_head);
         v[i] = *reinterpret_cast<const Vec16*>(row_address(p.q, place.token, place.q_head) + 16 * chunk);
       }
@@ -207,9 +223,9 @@ __device__ __forceinline__ void load_query(const Args& p, const abi::WorkItem& i
       for (int pair = 0; pair < 4; ++pair) {
         const int dim = Keys::first_dim(chunk / 2, pair) + chunk % 2 * Keys::kSecondDim;
         if (dim < c.head_dim_first()) {
-          v.x[pair] = load_pair(g_first + 2 * dim, false) ^ flip;
+          v.x[pair] = load_word<c>(g_first, dim, false) ^ flip;
         } else if (dim < c.head_dim_qk) {
-          v.x[pair] = load_pair(g_rope + 2 * (dim - c.head_dim_first()), false) ^ flip;
+          v.x[pair] = load_word<c>(g_rope, dim - c.head_dim_first(), false) ^ flip;
         }
       }
     }
@@ -225,7 +241,7 @@ __device__ __forceinline__ void copy_query_rows(const Args& p, const abi::WorkIt
     const int chunk = idx % Rows::kChunks;
     const RowPlace place = place_row<c>(item.row_begin + min(row, item.row_count - 1), item.kv_head);
     ptx::cp_async_16(s_query + Rows::offset(idx / Rows::kChunks, chunk), row_address(p.q, place.token, place.q_head) + 16 * chunk,
-                     row < item.row_count && 8 * chunk < c.head_dim_qk);
+                     row < item.row_count && chunk_dims(c.q_type) * chunk < c.head_dim_qk);
   }
 }
 /// The whole tile by all threads of the block.

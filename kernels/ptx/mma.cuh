@@ -3,6 +3,7 @@
 //   A 16x16: a[0] row group, a[1] row group + 8, columns 2 pair, +1; a[2], a[3] the same rows, columns 2 pair + 8, +9
 //   B 16x8:  b[0] rows 2 pair, +1, b[1] rows 2 pair + 8, +9, column group
 //   C 16x8:  c[0], c[1] row group, columns 2 pair, +1; c[2], c[3] row group + 8
+// Of 8-bit elements A is 16x32 and B 32x8: four of them are where a pair is.
 #pragma once
 
 #include "core/types.cuh"
@@ -58,6 +59,15 @@ __device__ __forceinline__ void mma_16x8x16<bf16>(float (&c)[4], const u32 (&a)[
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// The same of e4m3 (from sm_89 on), 32 inner elements at a time. Hardware keeps fewer bits of the sums than f32 has (docs/numerics.md).
+__device__ __forceinline__ void mma_16x8x32_e4m3(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+#if __CUDA_ARCH__ >= 890
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
 }
 
 }  // namespace girih::ptx

@@ -21,6 +21,7 @@ struct CudaTile {
   int stages = 1;
   int warps_rows = 1;
   int warps_values = 0;
+  bool byte_products = false;
   bool few_rows = false;  // beside another of the class: for groups of up to kFewRows rows
   std::int64_t shared_bytes = 0;
   std::int64_t cost_bytes = 0;  // that a unit of cost reads, where they are what it costs

@@ -45,9 +45,9 @@ std::string print_config(const AttentionSpec& s, const CudaTile& tile, int tile_
   return text +
          fmt::format(
              ",\n    .tile_class = {}, .tile_rows = {}, .kv_block = {}, .threads = {}, .producers = {}, .stages = {}, .warps_rows = {}, "
-             ".warps_values = {}, .shared_bytes = {}",
+             ".warps_values = {}, .shared_bytes = {}{}",
              tile_class, tile.tune.tile_rows, tile.tune.kv_block, tile.threads, tile.producers, tile.stages, tile.warps_rows,
-             tile.warps_values, tile.shared_bytes);
+             tile.warps_values, tile.shared_bytes, tile.byte_products ? ", .byte_products = true" : "");
 }
 
 CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, const CudaTile& tile, int tile_class) {

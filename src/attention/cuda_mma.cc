@@ -32,11 +32,11 @@ struct Rows {
   std::int64_t stored;             // of a key in the ring, scales included
 };
 
-Rows rows_of(const AttentionSpec& spec) {
+Rows rows_of(const AttentionSpec& spec, bool byte_products = false) {
   Rows r{};
   r.key = round_up(bytes(spec.k_dtype, spec.head_dim_qk), 32);
   r.value = spec.v_is_k ? r.key : round_up(bytes(spec.v_dtype, spec.head_dim_vo), 32);
-  r.query = r.key * 16 / bits(spec.k_dtype);
+  r.query = r.key * (byte_products ? 8 : 16) / bits(spec.k_dtype);
   r.stored = std::max(row_stride(r.key), row_stride(r.value)) +
              std::max(scale_bytes(spec.k_scale, spec.k_dtype, r.key), scale_bytes(spec.v_scale, spec.v_dtype, r.value));
   return r;
@@ -60,8 +60,14 @@ struct Shape {
 /// mma_wide.cuh: V of more dims than a warp can sum.
 bool is_wide(const AttentionSpec& spec) { return spec.v_is_k && spec.head_dim_vo > kMaxDim; }
 
+/// Where tensor cores multiply e4m3 by mma.sync; compilers for the other chips widen it, at each product.
+bool multiplies_bytes(const CudaRequest& request) {
+  const int arch = request.device.arch;
+  return bits(request.spec.q_dtype) == 8 && request.spec.k_dtype == DType::e4m3 && (arch == 89 || arch == 120 || arch == 121);
+}
+
 std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
-  const Rows r = rows_of(request.spec);
+  const Rows r = rows_of(request.spec, multiplies_bytes(request));
   const std::int64_t ring = shape.slots * shape.kv_block * r.stored;
   if (is_wide(request.spec)) {
     const std::int64_t sharers = (shape.threads / 32 - shape.warps_values) / shape.warps_rows;
@@ -76,16 +82,15 @@ std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
   const std::int64_t barriers = shape.slots / (request.spec.v_is_k ? 1 : 2) * 16;
   const bool keeps_rows = !request.program.mask.empty() || !request.program.logits.empty();
   const std::int64_t inverse = bits(request.spec.k_dtype) == 8 && request.spec.q_dtype == DType::bf16 ? 4 : 0;
-  return ring + places + barriers + shape.tile_rows * (row_stride(r.query) + inverse + (keeps_rows ? 64 : 0)) + 16;
+  // A warp's rows of Q, or eight rows' sums.
+  const std::int64_t warps = shape.threads / 32;
+  const std::int64_t query = std::max(shape.tile_rows * row_stride(r.query), warps * 8 * round_up(request.spec.head_dim_vo, 32) * 4);
+  return ring + places + barriers + query + shape.tile_rows * (inverse + (keeps_rows ? 64 : 0)) + 16;
 }
 
-/// Prefill stages the sums of eight rows where a warp's rows of Q lay (PrefillShape): V may not have many more dims than K. MLA stages them
-/// in a slot of the ring (WideShape).
+/// MLA stages the sums of eight rows in a slot of the ring (WideShape).
 bool has_room_for_sums(const CudaRequest& request, const Shape& shape) {
-  if (is_wide(request.spec)) return 8 * request.spec.head_dim_vo * 4 <= shape.kv_block * rows_of(request.spec).stored;
-  if (shape.tile_rows <= kDecodeRows) return true;
-  const std::int64_t warp_rows = shape.tile_rows / (shape.threads / 32);
-  return 8 * round_up(request.spec.head_dim_vo, 32) * 4 <= warp_rows * row_stride(rows_of(request.spec).query);
+  return !is_wide(request.spec) || 8 * request.spec.head_dim_vo * 4 <= shape.kv_block * rows_of(request.spec).stored;
 }
 
 bool fits(const CudaRequest& request, const Shape& shape) {
@@ -154,8 +159,15 @@ Shape shape_of(const CudaRequest& request, int tile_class) {
 std::string mma_refusal(const CudaRequest& request, int tile_class) {
   const AttentionSpec& s = request.spec;
   const variant::Program& v = request.program;
-  if (request.device.arch < 80 && s.q_dtype != DType::f16) return "tensor cores before sm_80 take f16 only";
-  if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return "q_dtype must be f16 or bf16";
+  if (bits(s.q_dtype) == 8) {
+    if (bits(s.k_dtype) != 8 || bits(s.v_dtype) != 8) return "Q of e4m3 needs K and V of 8 bits";
+    if (is_wide(s)) return "MLA with Q of e4m3";
+    if (!v.softmax) return "Q of e4m3 without softmax";
+  } else if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) {
+    return "q_dtype must be f16, bf16 or e4m3";
+  } else if (request.device.arch < 80 && s.q_dtype != DType::f16) {
+    return "tensor cores before sm_80 take f16 only";
+  }
   for (const DType kv : {s.k_dtype, s.v_dtype}) {
     if (bits(kv) > 8 && kv != s.q_dtype) return "K and V must have Q's type or a quantised one";
     if (kv == DType::mxfp4 && s.q_dtype == DType::f16) return "mxfp4's scales exceed f16";
@@ -175,7 +187,7 @@ std::string mma_refusal(const CudaRequest& request, int tile_class) {
     if ((s.head_dim_qk - s.head_dim_rope) * bits(s.k_dtype) / 8 % 128 != 0) return "K's first tensor must have rows of 128 bytes each";
   }
   if (shape_of(request, tile_class).tile_rows == 0)
-    return "no tile fits the device's shared memory, or large ones V's dims beside so few of K";
+    return "no tile fits the device's shared memory";
   return {};
 }
 
@@ -188,6 +200,7 @@ CudaTile mma_tile(const CudaRequest& request, int tile_class) {
   tile.warps_rows = shape.warps_rows;
   tile.warps_values = shape.warps_values;
   tile.few_rows = shape.tile_rows <= kFewRows;
+  tile.byte_products = multiplies_bytes(request);
   tile.shared_bytes = shared_bytes(request, shape);
   tile.math = variant::CudaMath::approximate;
   if (tile_class == kSmall) {

@@ -26,16 +26,15 @@ std::vector<AttentionCapability> attention_capabilities() {
   };
   // The first row of a device is what its specs are checked against: the family that takes everything the device does.
   AttentionCapability floor = row(DeviceKind::cuda, "floor");
-  floor.q_dtypes.push_back(DType::e4m3);  // here and in wgmma: where the family is asked for
+  floor.q_dtypes.push_back(DType::e4m3);
   AttentionCapability mma = row(DeviceKind::cuda, "mma");
-  mma.q_dtypes = {DType::f16, DType::bf16};
+  mma.q_dtypes = {DType::f16, DType::bf16, DType::e4m3};  // e4m3: K and V of 8 bits
   mma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8, DType::nvfp4, DType::mxfp4};
   mma.max_head_dim = 256;
   std::erase(mma.features, "rope");
   std::erase(mma.features, "transforms");
   AttentionCapability wgmma = mma;
   wgmma.family = "wgmma";
-  wgmma.q_dtypes.push_back(DType::e4m3);
   wgmma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8};  // 8 bits: likewise
   // MLA of 576 and 512 dims: likewise.
   std::replace(wgmma.features.begin(), wgmma.features.end(), std::string("mla"), std::string("mla_if_asked"));

@@ -506,6 +506,7 @@ inline std::vector<ref::RowResult> reference(const Problem& p) {
                    .head_dim_vo = spec.head_dim_vo,
                    .sm_scale = spec.sm_scale,
                    .partial_state = spec.partial_state,
+                   .bytes = bits(spec.q_dtype) == 8,
                    .mask = p.c.mask,
                    .logits = p.c.logits};
   std::vector<ref::RowResult> rows(static_cast<std::size_t>(p.num_tokens() * spec.num_qo_heads));
@@ -591,8 +592,9 @@ inline std::vector<ref::RowResult> reference(const Problem& p) {
 /// Output memory with gaps between rows and margins at both ends, all bytes 0xff at first.
 class Outputs {
  public:
-  bool bf16_weights = false;  // the kernel rounds weights to bf16
-  bool e4m3_weights = false;  // or to e4m3
+  bool bf16_weights = false;   // the kernel rounds weights to bf16
+  bool byte_scores = false;    // Q and K met as 8-bit floats
+  bool byte_weights = false;   // so did weights and V
   explicit Outputs(const Problem& p)
       : tokens_(p.num_tokens()), heads_(p.spec.num_qo_heads), dim_(p.spec.head_dim_vo), dtype_(p.spec.o_dtype) {
     const std::int64_t item = bits(dtype_) / 8;
@@ -657,6 +659,13 @@ class Outputs {
   DType dtype_;
   std::vector<std::byte> o_bytes_, lse_bytes_;
 };
+
+/// What of a problem's products a kernel makes of 8-bit floats.
+inline void note_byte_products(const Problem& p, std::string_view family, std::string_view source, Outputs& out) {
+  const bool both = family == "wgmma" && bits(p.c.spec.q_dtype) == 8;
+  out.byte_scores = out.byte_scores || both || source.find(".byte_products = true") != std::string_view::npos;
+  out.byte_weights = out.byte_weights || both;
+}
 
 /// 64-byte aligned memory filled with a 32-bit pattern.
 class Workspace {

@@ -80,6 +80,9 @@ class GpuServingTable {
     AttentionSpec own_scales = spec_of(32, 8, 128, DType::i8);
     own_scales.k_scale = own_scales.v_scale = ScaleGranularity::token_head;
     add_decode("decode-b64-kv8192-i8-token-head", own_scales, Lens(64, 8192));
+    AttentionSpec fp8 = spec_of(32, 8, 128, DType::e4m3);
+    fp8.q_dtype = DType::e4m3;
+    add_decode("decode-b64-kv8192-fp8", fp8, Lens(64, 8192));
     add_decode("decode-d64-b64-kv8192", spec_of(32, 8, 64), Lens(64, 8192));
     AttentionSpec invariant = gqa;
     invariant.batch_invariant = true;

@@ -64,7 +64,7 @@ std::vector<CaseRun> all_runs() {
   for (const AttentionCase& c : all_cases()) add_runs(c, true, all);
   for (const AttentionCase& c : cases::regression_cases()) add_runs(c, false, all);
   for (const AttentionCase& c : cases::fp8_query_cases()) {
-    for (const char* family : {"wgmma", "floor"}) all.push_back({family, c});
+    for (const char* family : {"wgmma", "mma", "floor"}) all.push_back({family, c});
   }
   return all;
 }
@@ -121,8 +121,8 @@ TEST_P(AttentionCuda, MatchesReference) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionCuda, testing::ValuesIn(all_runs()), [](const auto& info) { return name_of(info.param); });
 
-/// The kernels of older chips as PTX, which the driver assembles for this one: without cp.async and with products in f16 only (sm_75), and
-/// without Hopper's instructions (sm_80).
+/// The kernels of older chips as PTX, which the driver assembles for this one: without cp.async and with products in f16 only (sm_75),
+/// without Hopper's instructions (sm_80), with products of 8-bit floats by a warp (sm_89).
 class OlderChips : public testing::TestWithParam<int> {};
 
 /// A schedule as that of a chip of `arch`, with this device's multiprocessors.
@@ -146,10 +146,13 @@ Schedule schedule_of(int arch, const Problem& p) {
 
 TEST_P(OlderChips, KernelsMatchTheReference) {
   GIRIH_NEEDS_GPU();
-  constexpr std::array<std::string_view, 8> kCases{"nhd_mixed",          "dim128_mixed",          "mla_one_decode_ps1", "kv_e4m3_head_nhd",
-                                                   "kv_nvfp4_block_nhd", "custom_mask_run_mixed", "soft_cap_30_mixed",  "rope_mixed"};
+  constexpr std::array<std::string_view, 9> kCases{"nhd_mixed",          "dim128_mixed",      "mla_one_decode_ps1",
+                                                   "kv_e4m3_head_nhd",   "kv_nvfp4_block_nhd", "custom_mask_run_mixed",
+                                                   "soft_cap_30_mixed",  "rope_mixed",         "fp8_paged"};
   std::set<std::string_view> run_cases;
-  for (const AttentionCase& given : all_cases()) {
+  std::vector<AttentionCase> all = all_cases();
+  for (const AttentionCase& c : cases::fp8_query_cases()) all.push_back(c);
+  for (const AttentionCase& given : all) {
     if (std::find(kCases.begin(), kCases.end(), given.name) == kCases.end()) continue;
     const AttentionCase c = emulator::on_arch(given, GetParam());
     const Problem p(c);
@@ -160,7 +163,7 @@ TEST_P(OlderChips, KernelsMatchTheReference) {
   EXPECT_EQ(run_cases.size(), kCases.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Ptx, OlderChips, testing::Values(75, 80), [](const auto& info) { return fmt::format("compute_{}", info.param); });
+INSTANTIATE_TEST_SUITE_P(Ptx, OlderChips, testing::Values(75, 80, 89), [](const auto& info) { return fmt::format("compute_{}", info.param); });
 
 /// Bits do not depend on what cannot matter.
 TEST(AttentionCudaInvariance, RepeatPlacementWorkspaceAndUnusedMemory) {

@@ -156,9 +156,10 @@ cases::Outputs execute(const cases::Problem& p, const Schedule& schedule, std::u
   cases::Outputs out = std::move(problem.outputs());
   for (int c = 0; c < attention::kNumClasses; ++c) {
     const bool runs = attention::class_units(schedule.state(), c) > 0;
-    const std::string& family = schedule.state().cuda->kernels.classes[c].family;
+    const attention::CudaKernel& kernel = schedule.state().cuda->kernels.classes[c];
+    const std::string& family = kernel.family;
     out.bf16_weights = out.bf16_weights || (runs && family != "floor");
-    out.e4m3_weights = out.e4m3_weights || (runs && family == "wgmma" && bits(p.c.spec.q_dtype) == 8);
+    if (runs) cases::note_byte_products(p, family, kernel.source, out);
   }
   return out;
 }

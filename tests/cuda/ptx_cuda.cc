@@ -74,7 +74,7 @@ TEST(Ptx, FragmentsLieWhereTheEmulatorHasThem) {
   EXPECT_EQ(run_on_gpu(Check::fragments, in, 32), ptx_check::run_emulated(Check::fragments, in, 32));
 }
 
-/// Small integers, whose products and sums are exact in any order.
+/// Small integers, whose products and sums are exact in any order; and e4m3 of all magnitudes, whose sums lose the same bits in both.
 TEST(Ptx, BoxesAndWarpgroupProductsLieWhereTheEmulatorHasThem) {
   GIRIH_NEEDS_GPU();
   cuda::Runtime& runtime = gpu().context->cuda();
@@ -82,17 +82,22 @@ TEST(Ptx, BoxesAndWarpgroupProductsLieWhereTheEmulatorHasThem) {
   const cuda::CurrentDevice current(*runtime.device);
   const cuda::Driver& driver = gpu().driver();
   constexpr std::array<const char*, 3> kTypes{"bf16", "f16", "e4m3"};
-  for (std::size_t type = 0; type < kTypes.size(); ++type) {
+  constexpr std::size_t kDraws = 5;  // of e4m3: small integers, all normal numbers, all finite ones
+  for (std::size_t draw = 0; draw < kDraws; ++draw) {
+    const std::size_t type = std::min<std::size_t>(draw, 2);
     std::uint32_t state = 4711;
     std::vector<std::uint16_t> rows(static_cast<std::size_t>(ptx_check::kProductRows) * 64);
     for (std::uint16_t& code : rows) {
       state = state * 1664525U + 1013904223U;
       const auto x = static_cast<float>(static_cast<int>(state >> 24) % 5 - 2);
-      // Sums of e4m3 products may have few bits: these stay small.
-      const auto byte = [](std::uint32_t draw) { return encode_e4m3(static_cast<float>(static_cast<int>(draw % 3) - 1)); };
+      const auto byte = [draw](std::uint32_t bits) -> std::uint32_t {
+        if (draw == 2) return encode_e4m3(static_cast<float>(static_cast<int>(bits % 3) - 1));
+        const std::uint32_t least = draw == 3 ? 8 : 0;  // codes below are subnormal, 0x7f is NaN
+        return bits % 2 << 7 | (least + bits / 2 % (0x7f - least));
+      };
       code = type == 0   ? encode_bf16(x)
              : type == 1 ? encode_f16(x)
-                         : static_cast<std::uint16_t>(byte(state >> 24) | byte(state >> 12 & 0xfffU) << 8);
+                         : static_cast<std::uint16_t>(byte(state >> 20) | byte(state >> 8 & 0xfffU) << 8);
     }
     const auto bytes = static_cast<std::int64_t>(rows.size() * 2);
     const auto box = [&](const void* data) {
@@ -123,8 +128,9 @@ TEST(Ptx, BoxesAndWarpgroupProductsLieWhereTheEmulatorHasThem) {
     const auto products = static_cast<std::size_t>(ptx_check::product_words());
     for (std::size_t i = 0; i < got.size(); ++i) {
       const std::size_t words = products / (128 * kTypes.size());
+      if (draw > 2 && i >= products + ptx_check::kStoredWords / 2) continue;  // a warp's product of bytes: sm_90 widens it, and loses nothing
       if (i < products ? i / words % kTypes.size() != type : type != 2) continue;  // the other types' reading of these codes
-      ASSERT_EQ(got[i], want[i]) << kTypes[type] << ", thread " << i / (kTypes.size() * words) << ", word " << i % words;
+      ASSERT_EQ(got[i], want[i]) << kTypes[type] << ", draw " << draw << ", thread " << i / (kTypes.size() * words) << ", word " << i % words;
     }
   }
 }

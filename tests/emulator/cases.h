@@ -156,22 +156,42 @@ inline std::int64_t max_rows(const cases::AttentionCase& c) {
   return std::max<std::int64_t>(tokens, 1) * (c.spec.num_qo_heads / c.spec.num_kv_heads);
 }
 
+/// The mma family as it is on sm_89, whose products of bytes sm_90's emulator runs as well.
+inline constexpr std::string_view kMmaOfSm89 = "mma_sm89";
+struct FamilyOfChip {
+  std::string_view family;
+  int arch;
+};
+inline FamilyOfChip family_of_chip(std::string_view name, int arch) {
+  return name == kMmaOfSm89 ? FamilyOfChip{"mma", 89} : FamilyOfChip{name, arch};
+}
+
 /// The table's choice, then the families that it leaves out and that other GPUs or specs have, or that must be asked for. Of Q of 8 bits
 /// those.
 inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
-  if (bits(spec.q_dtype) == 8) return arch == 90 ? std::vector<std::string_view>{"wgmma", "floor"} : std::vector<std::string_view>{"floor"};
-  const std::string chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch)).classes[attention::kLarge].family;
-  std::vector<std::string_view> all{""};
-  for (const std::string_view family : {"wgmma", "mma"}) {
-    if (chosen == family || chosen == "floor") continue;
+  const auto takes = [&](std::string_view name) {
+    const FamilyOfChip of = family_of_chip(name, arch);
     try {
-      attention::choose_cuda_kernels(spec, program, emulated_device(arch), family);
-      all.push_back(family);
+      attention::choose_cuda_kernels(spec, program, emulated_device(of.arch), of.family);
+      return true;
     } catch (const Error& error) {
       if (error.code() != Code::unsupported) throw;
+      return false;
+    }
+  };
+  std::vector<std::string_view> all;
+  if (bits(spec.q_dtype) == 8) {
+    for (const std::string_view family : {std::string_view("wgmma"), std::string_view("mma"), kMmaOfSm89}) {
+      if ((family != kMmaOfSm89 || arch == 90) && takes(family)) all.push_back(family);
+    }
+  } else {
+    all.emplace_back("");
+    const std::string chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch)).classes[attention::kLarge].family;
+    for (const std::string_view family : {"wgmma", "mma"}) {
+      if (chosen != family && chosen != "floor" && takes(family)) all.push_back(family);
     }
   }
-  all.push_back("floor");
+  all.emplace_back("floor");
   return all;
 }
 
@@ -339,6 +359,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs75[] = {
     {"partial_sinks_mixed"},
     {"rope_mixed"},
     {"invariant_0123", true},
+    {"fp8_paged"},
 };
 
 inline std::span<const EmulatedSpec> emulated_specs(int arch) {

@@ -30,7 +30,9 @@ using Entries = std::array<void (*)(abi::AttentionParams), attention::kNumClasse
 
 inline std::shared_ptr<const attention::ScheduleState> make_schedule(const cases::Problem& p, std::string_view family,
                                                                      int num_sms = kEmulatedSms) {
-  return attention::make_cuda_state(emulated_device(kSm, num_sms), kEmulated.index, p.c.spec, p.limits, {.family = std::string(family)});
+  const FamilyOfChip of = family_of_chip(family, kSm);
+  return attention::make_cuda_state(emulated_device(of.arch, num_sms), kEmulated.index, p.c.spec, p.limits,
+                                    {.family = std::string(of.family)});
 }
 
 /// Null where a kernel is not built in.
@@ -103,7 +105,7 @@ inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_pt
     if (units == 0) continue;
     const attention::CudaKernel& kernel = state->cuda->kernels.classes[c];
     out.bf16_weights = out.bf16_weights || kernel.family != "floor";
-    out.e4m3_weights = out.e4m3_weights || (kernel.family == "wgmma" && bits(p.c.spec.q_dtype) == 8);
+    cases::note_byte_products(p, kernel.family, kernel.source, out);
     attention::set_class(*state, checked, c, params);
     launch(entries[static_cast<std::size_t>(c)], params,
            {.num_blocks = attention::class_blocks(*state, c),

@@ -49,7 +49,9 @@ std::vector<Numbered> choose_kernels(int arch) {
       if (family == "floor" && !wanted.floor_too) continue;
       for (const std::int64_t rows : {attention::kFewRows, attention::kAnyRows}) {
         if (rows == attention::kFewRows && !with_few_rows.contains(key_of(found->second.spec))) continue;
-        for (attention::CudaKernel& kernel : attention::choose_cuda_kernels(spec, program, emulated_device(arch), family, rows).classes) {
+        const FamilyOfChip of = family_of_chip(family, arch);
+        for (attention::CudaKernel& kernel :
+             attention::choose_cuda_kernels(spec, program, emulated_device(of.arch), of.family, rows).classes) {
           if (seen.insert(kernel.source).second) kernels.push_back({std::move(kernel), static_cast<int>(kernels.size())});
         }
       }

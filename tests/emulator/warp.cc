@@ -1,8 +1,10 @@
 // Tensor-core work of a warp and number formats, with the layouts of the PTX ISA ("Matrix Fragments for mma.m16n8k16", "ldmatrix").
 // Operands of a product are widened to f32, where all products are exact; sums are f32, in ascending k. Hardware adds the 16 products of a
 // step in another order and with a little more or less precision; both are within the bounds that tests allow.
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -12,41 +14,72 @@
 namespace girih::emulator {
 namespace {
 
-constexpr int kRows = 16, kCols = 8, kDepth = 16;
+constexpr int kRows = 16, kCols = 8;
 
-template <MmaType kType>
-void decode_all(const std::uint16_t* codes, int count, float* out) {
-  for (int i = 0; i < count; ++i) out[i] = kType == MmaType::f16 ? decode_f16(codes[i]) : decode_bf16(codes[i]);
+float decode_element(MmaType type, std::uint32_t code) {
+  if (type == MmaType::e4m3) return decode_e4m3(static_cast<std::uint8_t>(code));
+  return type == MmaType::f16 ? decode_f16(static_cast<std::uint16_t>(code)) : decode_bf16(static_cast<std::uint16_t>(code));
+}
+
+/// Elements of a register, and the inner elements of one product.
+constexpr int per_word(MmaType type) { return type == MmaType::e4m3 ? 4 : 2; }
+constexpr int depth_of(MmaType type) { return 8 * per_word(type); }
+constexpr int kMaxDepth = 32;
+/// Element `i` of a register.
+float element(MmaType type, std::uint32_t word, int i) { return decode_element(type, word >> (32 / per_word(type) * i)); }
+
+int exponent(float x) { return static_cast<int>(std::bit_cast<std::uint32_t>(x) >> 23 & 0xffU) - 127; }
+
+/// What is left of `x` above bits of 2^bit.
+double without_bits_below(double x, int bit) {
+  const auto power = [](int e) { return std::bit_cast<double>(static_cast<std::uint64_t>(e + 1023) << 52); };
+  return std::trunc(x * power(-bit)) * power(bit);
+}
+
+/// Hopper's sum of e4m3 products: addends lose their bits below 2^-13 of the largest, a product's size being taken as the powers of two of
+/// its factors multiplied; the sum loses its own below 2^-13 of itself. LSEs of an H200 are those of this model, in all but their last bit
+/// or two, which are exp2's. Products with subnormal factors are assumed to be the same.
+float add_products_of_bytes(float c, const float* a, const float* b, int depth) {
+  constexpr int kBits = 13;
+  int top = exponent(c);
+  for (int k = 0; k < depth; ++k) {
+    if (a[k] != 0 && b[k] != 0) top = std::max(top, exponent(a[k]) + exponent(b[k]));
+  }
+  double sum = without_bits_below(c, top - kBits);
+  for (int k = 0; k < depth; ++k) sum += without_bits_below(static_cast<double>(a[k]) * static_cast<double>(b[k]), top - kBits);
+  return static_cast<float>(without_bits_below(sum, exponent(static_cast<float>(sum)) - kBits));
 }
 
 template <MmaType kType>
 void multiply(const std::array<MmaOperand*, kWarp>& lanes) {
-  std::uint16_t a_codes[kRows][kDepth];
-  std::uint16_t b_codes[kDepth][kCols];
+  constexpr int kWord = per_word(kType);
+  constexpr int kDepth = depth_of(kType);
+  float a[kRows][kDepth];
+  float b[kDepth][kCols];
   float c[kRows][kCols];
   for (int lane = 0; lane < kWarp; ++lane) {
     const MmaOperand& operand = *lanes[static_cast<std::size_t>(lane)];
     const int group = lane / 4;
-    const int pair = 2 * (lane % 4);
+    const int pair = lane % 4;
     for (int i = 0; i < 4; ++i) {
-      const int row = group + (i % 2) * 8;
-      const int col = pair + (i / 2) * 8;
-      a_codes[row][col] = static_cast<std::uint16_t>(operand.a[i]);
-      a_codes[row][col + 1] = static_cast<std::uint16_t>(operand.a[i] >> 16);
-      c[group + (i / 2) * 8][pair + i % 2] = operand.c[i];
+      c[group + (i / 2) * 8][2 * pair + i % 2] = operand.c[i];
+      for (int j = 0; j < kWord; ++j) a[group + (i % 2) * 8][kWord * (pair + (i / 2) * 4) + j] = element(kType, operand.a[i], j);
     }
     for (int i = 0; i < 2; ++i) {
-      b_codes[pair + 8 * i][group] = static_cast<std::uint16_t>(operand.b[i]);
-      b_codes[pair + 8 * i + 1][group] = static_cast<std::uint16_t>(operand.b[i] >> 16);
+      for (int j = 0; j < kWord; ++j) b[kWord * (pair + 4 * i) + j][group] = element(kType, operand.b[i], j);
     }
   }
-  float a[kRows][kDepth];
-  float b[kDepth][kCols];
-  decode_all<kType>(&a_codes[0][0], kRows * kDepth, &a[0][0]);
-  decode_all<kType>(&b_codes[0][0], kDepth * kCols, &b[0][0]);
   for (int row = 0; row < kRows; ++row) {
-    for (int k = 0; k < kDepth; ++k) {
-      for (int col = 0; col < kCols; ++col) c[row][col] += a[row][k] * b[k][col];
+    if constexpr (kType == MmaType::e4m3) {
+      for (int col = 0; col < kCols; ++col) {
+        float column[kDepth];
+        for (int k = 0; k < kDepth; ++k) column[k] = b[k][col];
+        c[row][col] = add_products_of_bytes(c[row][col], a[row], column, kDepth);
+      }
+    } else {
+      for (int k = 0; k < kDepth; ++k) {
+        for (int col = 0; col < kCols; ++col) c[row][col] += a[row][k] * b[k][col];
+      }
     }
   }
   for (int lane = 0; lane < kWarp; ++lane) {
@@ -58,7 +91,11 @@ void multiply(const std::array<MmaOperand*, kWarp>& lanes) {
 
 void multiply_matrices(MmaOperand operand, MmaType type, const Site& site) {
   warp_collective(operand, site, [type](const std::array<MmaOperand*, kWarp>& lanes) {
-    type == MmaType::f16 ? multiply<MmaType::f16>(lanes) : multiply<MmaType::bf16>(lanes);
+    switch (type) {
+      case MmaType::f16: return multiply<MmaType::f16>(lanes);
+      case MmaType::bf16: return multiply<MmaType::bf16>(lanes);
+      case MmaType::e4m3: return multiply<MmaType::e4m3>(lanes);
+    }
   });
 }
 
@@ -141,17 +178,11 @@ struct Tile {
   }
 };
 
-float decode_element(MmaType type, std::uint32_t code) {
-  if (type == MmaType::e4m3) return decode_e4m3(static_cast<std::uint8_t>(code));
-  return type == MmaType::f16 ? decode_f16(static_cast<std::uint16_t>(code)) : decode_bf16(static_cast<std::uint16_t>(code));
-}
-
 /// By the last lane to come to the wait.
 void compute(const GroupProduct& p, int first_row, const Site& site) {
-  constexpr int kMaxDepth = 2 * kDepth;
-  const int size = p.type == MmaType::e4m3 ? 1 : 2;
-  const int depth = 2 * kDepth / size;
-  const int in_word = 4 / size;  // elements
+  const int in_word = per_word(p.type);
+  const int size = 4 / in_word;  // bytes of an element
+  const int depth = depth_of(p.type);
   const bool in_registers = p.a[0] != nullptr;
   float a[kRows][kMaxDepth];
   if (in_registers) {
@@ -159,7 +190,7 @@ void compute(const GroupProduct& p, int first_row, const Site& site) {
       for (int i = 0; i < 4; ++i) {
         const std::uint32_t word = p.a[static_cast<std::size_t>(lane)][i];
         float* at = &a[lane / 4 + i % 2 * 8][lane % 4 * in_word + i / 2 * depth / 2];
-        for (int j = 0; j < in_word; ++j) at[j] = decode_element(p.type, word >> (8 * size * j) & (size == 1 ? 0xffU : 0xffffU));
+        for (int j = 0; j < in_word; ++j) at[j] = element(p.type, word, j);
       }
     }
   } else {
@@ -178,7 +209,11 @@ void compute(const GroupProduct& p, int first_row, const Site& site) {
     for (int row = 0; row < kRows; ++row) {
       float& c = p.c[static_cast<std::size_t>(row % 8 * 4 + col % 8 / 2)][col / 8 * 4 + row / 8 * 2 + col % 2];
       float sum = p.accumulate ? c : 0.0F;
-      for (int k = 0; k < depth; ++k) sum += a[row][k] * b[k];
+      if (p.type == MmaType::e4m3) {
+        sum = add_products_of_bytes(sum, a[row], b, depth);
+      } else {
+        for (int k = 0; k < depth; ++k) sum += a[row][k] * b[k];
+      }
       c = sum;
     }
   }

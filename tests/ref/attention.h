@@ -6,9 +6,11 @@
 // C * eps32; C = 16 + sqrt(n) + sqrt(head_dim). A score error moves the softmax average by at most twice that times A_d = sum_j w_j
 // |v_jd|. Output rounding adds one unit of the output type. So
 //   |o_d - ref| <= eps_o |ref| + (eps_w + C eps32 (1 + 2 S)) A_d + tiny_o,     |lse - ref| <= C eps32 (1 + S + |ref|),
-// eps_w = 2^-8 where the kernel rounds weights to bf16 (bf16 dot products), else 0.
+// eps_w = 2^-8 where the kernel rounds weights to bf16 (bf16 dot products), else 0. Products of 8-bit floats are summed with fewer bits:
+// loss_of_bytes bounds what a score loses by that.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -38,6 +40,7 @@ struct Rules {
   int head_dim_qk = 0, head_dim_vo = 0;
   double sm_scale = 1;
   bool partial_state = false;
+  bool bytes = false;  // Q and K are of 8 bits: RowResult::score_loss is wanted
   /// In place of evaluating variant->mask or variant->logits: a second, hand-written statement of the same rule.
   std::function<bool(const Vars&)> mask;
   std::function<double(double score, const Vars&)> logits;
@@ -49,6 +52,7 @@ struct RowResult {
   std::vector<double> v_bound;  // B_d: the visible keys' |v|, added
   double lse = -std::numeric_limits<double>::infinity();
   double score_bound = 0;  // S
+  double score_loss = 0;   // T: of a score where Q and K meet in products of 8-bit floats
   std::int64_t num_visible = 0;
 };
 
@@ -113,6 +117,28 @@ inline Vars row_vars(const Row& row) {
   return vars;
 }
 
+/// What a sum of q k by Hopper's products of 8-bit floats may lose. Of 32 products and the sum so far all bits below 2^-13 of the largest are
+/// dropped, then those of the new sum below 2^-13 of itself. A product has eight bits, so it loses none unless it is below 2^-6 of the
+/// largest.
+inline double loss_of_bytes(std::span<const double> q, const double* k) {
+  constexpr std::size_t kDepth = 32;
+  double loss = 0;
+  double sum = 0;
+  for (std::size_t begin = 0; begin < q.size(); begin += kDepth) {
+    const std::size_t end = std::min(q.size(), begin + kDepth);
+    double largest = std::fabs(sum);
+    for (std::size_t d = begin; d < end; ++d) {
+      sum += q[d] * k[d];
+      largest = std::max(largest, std::fabs(q[d] * k[d]));
+    }
+    largest = std::max(largest, std::fabs(sum));
+    int lossy = 2;  // the sum, before and after
+    for (std::size_t d = begin; d < end; ++d) lossy += q[d] * k[d] != 0 && std::fabs(q[d] * k[d]) < 0x1p-6 * largest ? 1 : 0;
+    loss += lossy * 0x1p-13 * largest;
+  }
+  return loss;
+}
+
 /// One row over its keys.
 inline RowResult attend(const Rules& rules, const Row& row, std::span<const Key> keys) {
   const Variant& variant = *rules.variant;
@@ -145,7 +171,9 @@ inline RowResult attend(const Rules& rules, const Row& row, std::span<const Key>
       logit = evaluator.number(variant.logits, vars);
     logits.push_back(logit);
     values.push_back(key.v);
-    result.score_bound = std::max({result.score_bound, dot_bound * rules.sm_scale, std::fabs(logit), evaluator.magnitude()});
+    const double scale = std::fabs(rules.sm_scale);
+    result.score_bound = std::max({result.score_bound, dot_bound * scale, std::fabs(logit), evaluator.magnitude()});
+    if (rules.bytes) result.score_loss = std::max(result.score_loss, loss_of_bytes(q, key.k) * scale);
   }
   result.num_visible = static_cast<std::int64_t>(logits.size());
 
@@ -190,10 +218,11 @@ struct Tolerance {
   double growth = 0;      // C * eps32
   double weight = 0;      // relative error of a softmax weight: half a step where weights are rounded to bf16 for the second product
   double least = 0;       // of a weight that is too small for that, of the row's largest
+  bool byte_sums = false;  // scores have lost RowResult::score_loss at most
 };
 
-/// Weights that meet V as e4m3, times 2^7: half a step of normal numbers, and of the others.
-inline void allow_e4m3_weights(Tolerance& t) {
+/// Weights meet V as e4m3, times 2^7: half a step of normal numbers, and of the others.
+inline void allow_weights_of_bytes(Tolerance& t) {
   t.weight = 0x1p-4;
   t.least = 0x1p-17;
 }
@@ -209,12 +238,13 @@ inline Tolerance tolerance(DType o_dtype, int head_dim_qk, std::int64_t num_visi
 }
 
 inline double o_tolerance(const Tolerance& t, const RowResult& ref, std::size_t d) {
-  return t.o_relative * std::fabs(ref.o[d]) + (t.weight + t.growth * (1 + 2 * ref.score_bound)) * ref.o_bound[d] +
+  const double loss = t.byte_sums ? ref.score_loss : 0;
+  return t.o_relative * std::fabs(ref.o[d]) + (t.weight + t.growth * (1 + 2 * ref.score_bound) + 2 * loss) * ref.o_bound[d] +
          t.least * std::fabs(ref.v_bound[d]) + t.o_tiny;
 }
 
 inline double lse_tolerance(const Tolerance& t, const RowResult& ref) {
-  return t.growth * (1 + ref.score_bound + (std::isfinite(ref.lse) ? std::fabs(ref.lse) : 0));
+  return t.growth * (1 + ref.score_bound + (std::isfinite(ref.lse) ? std::fabs(ref.lse) : 0)) + (t.byte_sums ? ref.score_loss : 0);
 }
 
 }  // namespace girih::ref

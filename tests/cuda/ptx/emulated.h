@@ -23,7 +23,7 @@ inline constexpr int kProductRows = 160;
 inline constexpr int kProductBoxRows = 32;
 inline constexpr std::int64_t kProductSharedBytes = kProductRows * 128 + 8;
 /// Words by type: product_words() over the threads; then stmatrix's.
-inline constexpr int kStoredWords = 4 * 128;
+inline constexpr int kStoredWords = 2 * 4 * 128;
 std::int64_t product_words();
 std::vector<std::uint32_t> run_products(const abi::TensorMap& map);
 

@@ -2,6 +2,7 @@
 #include "core/convert.cuh"
 #include "core/types.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/mma.cuh"
 #include "ptx/stmatrix.cuh"
 #include "ptx/thread.cuh"
 #include "ptx/tma.cuh"
@@ -16,7 +17,7 @@ constexpr int kProductWords = kKeys / 2 + kDims / 2;  // of a thread
 
 struct ProductParams {
   abi::TensorMap map;  // [1, kQueries + kKeys, 1, kDims], boxes of kBoxRows
-  u32* out;            // [128, 3, kProductWords]: bf16, f16, e4m3; [128, 4]
+  u32* out;            // [128, 3, kProductWords]: bf16, f16, e4m3; [128, 4]: stmatrix; [128, 4]: a warp's product of bytes
 };
 
 /// S = Q K^T and O = S V by one warpgroup, S rounded to T between them.
@@ -93,6 +94,21 @@ __device__ __forceinline__ void multiply_bytes(u8* s_rows, u32* out, u32* words)
   for (int i = 0; i < 4; ++i) words[i] = reinterpret_cast<const u32*>(s_own)[i];
 }
 
+/// A warp's product of bytes: the first 32 codes of 16 rows of Q by those of eight of K.
+__device__ __forceinline__ void multiply_warp_bytes(const u8* s_rows, u32* words) {
+  const int group = ptx::lane_idx() / 4;
+  const int pair = ptx::lane_idx() % 4;
+  const auto word = [&](int row, int half) {  // rows lie in the swizzle of 128 bytes
+    return reinterpret_cast<const u32*>(s_rows + row * 128)[(half ^ row % 8) * 4 + pair];
+  };
+  const int q = ptx::warp_idx() * 16 + group;
+  const u32 a[4] = {word(q, 0), word(q + 8, 0), word(q, 1), word(q + 8, 1)};
+  const u32 b[2] = {word(kQueries + group, 0), word(kQueries + group, 1)};
+  float c[4] = {1.0F, -2.0F, 3.0F, 0.0F};
+  ptx::mma_16x8x32_e4m3(c, a, b);
+  for (int i = 0; i < 4; ++i) words[i] = bits_of(c[i]);
+}
+
 __device__ __forceinline__ void check_products(const ProductParams& p) {
   u8* s_rows = ptx::shared_memory();
   constexpr int kBytes = (kQueries + kKeys) * 128;
@@ -109,7 +125,10 @@ __device__ __forceinline__ void check_products(const ProductParams& p) {
   u32* out = p.out + ptx::thread_idx() * 3 * kProductWords;
   multiply_tiles<bf16>(s_rows, out);
   multiply_tiles<f16>(s_rows, out + kProductWords);
-  multiply_bytes(s_rows, out + 2 * kProductWords, p.out + 128 * 3 * kProductWords + ptx::thread_idx() * 4);
+  u32* words = p.out + 128 * 3 * kProductWords + ptx::thread_idx() * 4;
+  multiply_warp_bytes(s_rows, words + 128 * 4);
+  ptx::sync_block();
+  multiply_bytes(s_rows, out + 2 * kProductWords, words);
 }
 
 }  // namespace girih::ptx_check

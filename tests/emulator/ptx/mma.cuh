@@ -26,4 +26,11 @@ inline void mma_16x8x16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], con
   emulator::multiply_matrices({c, a, b}, kSame<T, f16> ? emulator::MmaType::f16 : emulator::MmaType::bf16, {"mma_16x8x16", file, line});
 }
 
+template <int kArch = emulator::kArch>  // so that the assertion is that of who calls it
+inline void mma_16x8x32_e4m3(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2], const char* file = __builtin_FILE(),
+                             int line = __builtin_LINE()) {
+  static_assert(kArch >= 890);
+  emulator::multiply_matrices({c, a, b}, emulator::MmaType::e4m3, {"mma_16x8x32_e4m3", file, line});
+}
+
 }  // namespace girih::ptx
