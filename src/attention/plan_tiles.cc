@@ -392,15 +392,15 @@ class TileLayer {
     const std::int64_t last = group_.quotient(row_end - 1);
     while (request_end(request_) <= first) ++request_;
     const abi::RequestInfo& r = p_.requests[request_];
-    const std::int64_t kv_block = schedule_.tune.classes[class_].kv_block;
+    const std::int64_t grain = align_[class_].divisor;
     p_.runs.clear();
     if (can_shift(r, last)) {
       const variant::Range q_pos{r.q_pos + first - r.q_begin, r.q_pos + last - r.q_begin};
       if (p_.mask.sees_all(q_pos, row.kv_pos, row.kv_len)) return write_all(row);
-      p_.mask.find_shifted(q_pos, 0, row.kv_pos, row.kv_len, kv_block, p_.runs);
+      p_.mask.find_shifted(q_pos, 0, row.kv_pos, row.kv_len, grain, p_.runs);
     } else {
       find_stretches(kv_row);
-      p_.mask.find(box_of(first, last, strip.head_begin, strip.copies), p_.stretches, kv_block, p_.runs);
+      p_.mask.find(box_of(first, last, strip.head_begin, strip.copies), p_.stretches, grain, p_.runs);
     }
     ItemWriter writer(p_.items, block_[class_], align_[class_], row.kv_len, chunk_);
     for (const KeyRun& run : p_.runs) writer.add(run);
