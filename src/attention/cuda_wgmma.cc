@@ -53,7 +53,8 @@ std::int64_t shared_bytes(const CudaRequest& request, Shape shape) {
     keys = shape.step * (kConsumedStages * (key_row + value_row) + shape.stages * stored);
     rings += 2 * kConsumedStages;
   }
-  return keys + kTileRows * key_row + rows + (2 * rings + 2) * 8 + 16;
+  const std::int64_t query_places = is_fp8(request.spec) ? 1 : 2;
+  return keys + kTileRows * key_row + rows + 2 * (rings + query_places) * 8 + 16;
 }
 
 /// Registers of a consumer: its share of O, of S, and of P as pairs (e4m3: fours); 44 are left for all else.
