@@ -19,7 +19,6 @@
 #include "attention/state.cuh"
 #include "attention/wgmma_producer.cuh"
 #include "attention/wgmma_shape.cuh"
-#include "ptx/launch.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/wgmma_fp8.cuh"
 
@@ -481,7 +480,7 @@ __device__ __forceinline__ void run_wgmma(const Args& p) {
   static_assert(Shape::kSharedBytes <= c.shared_bytes);
   u8* s_memory = ptx::shared_memory();
   if (ptx::thread_idx() == 0) WgmmaBarriers<Shape>(s_memory).init();
-  ptx::wait_for_previous_grid();
+  begin_list(p);
   prefetch_plan(p);
   ptx::sync_block();
   const int role = ptx::warp_idx() - Shape::kWarps;
@@ -494,7 +493,7 @@ __device__ __forceinline__ void run_wgmma(const Args& p) {
     const typename Variant::Params params = Variant::load_params(p);
     WgmmaPrefill<c, Variant>(p, params, s_memory).run(unit_items(p));
   }
-  ptx::start_next_grid();
+  end_list(p);
 }
 
 }  // namespace girih::attention

@@ -43,7 +43,7 @@ struct WgmmaShape {
   static constexpr int kQueryPlaces = min(kQueryWarps, kWarps / kGroupWarps);  // that are full and empty on their own: a warpgroup's rows
   // Of 64 Ki a block: what producers give up, consumers take.
   static constexpr int kProducerRegisters = kTransposes || kWidens ? 40 : 24;
-  static constexpr int kConsumerRegisters = kWidens ? 216 : kTransposes ? 232 : 240;
+  static constexpr int kConsumerRegisters = kWidens ? 216 : kTransposes || kWarps == kGroupWarps ? 232 : 240;
   static constexpr int kStages = c.stages;                                   // of K and V as they are brought
   static constexpr int kKeyStages = kWidens ? 2 : kStages;                   // of K as it is consumed
   static constexpr int kValueStages = kTransposes || kWidens ? 2 : kStages;  // of V as it is consumed
