@@ -315,12 +315,52 @@ TEST(AttentionKernels, FewRowsHaveAKernelOfTheirOwn) {
   EXPECT_TRUE(more.classes[0].name.ends_with("_mma_decode")) << more.classes[0].name;
   EXPECT_EQ(more.tune.small_rows, 16);
   EXPECT_EQ(few.classes[1].source, more.classes[1].source);
-  EXPECT_EQ(attention::cuda_kernels_of(llama(), device_of(kTargets[5])).size(), 3U);
+  EXPECT_EQ(attention::cuda_kernels_of(llama(), device_of(kTargets[1])).size(), 3U);
 
   AttentionSpec wide = llama();
   wide.num_kv_heads = 2;
   EXPECT_EQ(choose_rows(wide, 8).classes[0].source, choose_rows(wide, 16).classes[0].source);
-  EXPECT_EQ(attention::cuda_kernels_of(wide, device_of(kTargets[5])).size(), 2U);
+  EXPECT_EQ(attention::cuda_kernels_of(wide, device_of(kTargets[1])).size(), 2U);
+}
+
+/// On Hopper a level that some requests share has a kernel for tiles of half a block's rows: two of its blocks fit a multiprocessor, or one
+/// beside one of decode.
+TEST(AttentionKernels, CascadesHaveHalfTilesOnHopper) {
+  const Target& hopper = kTargets[5];
+  const auto choose_rows = [&](const AttentionSpec& given, std::int64_t max_rows, bool cascades) {
+    const variant::Program program = variant::compile(given.variant);
+    return attention::choose_cuda_kernels(attention::normalise(given, program, DeviceKind::cuda), program, device_of(hopper), "", max_rows,
+                                          cascades);
+  };
+  const auto is_half = [&](const AttentionSpec& spec, std::int64_t max_rows, bool cascades) {
+    const attention::CudaKernels kernels = choose_rows(spec, max_rows, cascades);
+    const attention::CudaKernel& large = kernels.classes[1];
+    const bool half = large.name.ends_with("_wgmma_cascade");
+    EXPECT_EQ(half, large.shares_sms);
+    EXPECT_EQ(large.blocks_per_sm, half ? 2 : 1);
+    EXPECT_EQ(large.num_threads, half ? 256 : 384);
+    EXPECT_EQ(kernels.tune.classes[1].tile_rows, half ? 64 : 128);
+    if (half) {
+      const std::int64_t others = kernels.classes[0].shared_bytes;
+      EXPECT_LE(large.shared_bytes + std::max(large.shared_bytes, others) + 2048, device_of(hopper).shared_per_sm) << spec.head_dim_qk;
+      EXPECT_EQ(kernels.classes[0].num_threads * 2, large.num_threads) << "of 255 registers, and the others of half as many";
+    }
+    return half;
+  };
+  EXPECT_FALSE(is_half(llama(), 256, false));
+  EXPECT_FALSE(is_half(llama(), 64, true));
+  EXPECT_TRUE(is_half(llama(), 65, true));
+  EXPECT_TRUE(is_half(llama(), 256, true));
+  EXPECT_FALSE(is_half(llama(), 257, true));
+  AttentionSpec s = llama();
+  s.batch_invariant = true;
+  EXPECT_FALSE(is_half(s, 256, true)) << "which kernel computes a row must not depend on limits";
+  s = llama();
+  s.head_dim_qk = s.head_dim_vo = 64;
+  EXPECT_TRUE(is_half(s, 256, true));
+  s.head_dim_qk = s.head_dim_vo = 256;
+  EXPECT_FALSE(is_half(s, 256, true)) << "no room";
+  EXPECT_EQ(attention::cuda_kernels_of(llama(), device_of(hopper)).size(), 4U);
 }
 
 TEST(AttentionKernels, TextSaysWhatDiffersAndNothingElse) {

@@ -31,6 +31,7 @@ namespace {
 struct AttentionLaunch {
   std::string name;
   int num_blocks, num_threads;
+  bool dependent;
   abi::AttentionParams params;
   std::vector<std::byte> blob;  // as the kernel would have read it
 };
@@ -100,7 +101,8 @@ void* prepare(const fake_cuda::LaunchCall& call) {
   if (name == "sample_f32_logits_top_k_top_p") return keep(emulate(call, sample_top_k_top_p));
   if (name == "softmax_f32") return keep(emulate(call, softmax_f32));
   EXPECT_EQ(name.rfind("attention_", 0), 0U) << name;
-  AttentionLaunch launch{name, call.num_blocks, call.num_threads, *static_cast<const abi::AttentionParams*>(call.params), {}};
+  AttentionLaunch launch{name, call.num_blocks, call.num_threads, call.dependent, *static_cast<const abi::AttentionParams*>(call.params),
+                         {}};
   return keep([launch] {
     AttentionLaunch done = launch;
     const auto* bytes = reinterpret_cast<const std::byte*>(done.params.plan);
@@ -238,10 +240,41 @@ TEST_F(CudaHost, RunLaunchesTheListsThatHaveWorkOnTheUploadedPlan) {
   ASSERT_EQ(launches().size(), 1U);
   EXPECT_NE(launches()[0].name.find("_prefill"), std::string::npos);
   EXPECT_EQ(launches()[0].params.first_unit, header.class_unit_begin[1]);
+  EXPECT_EQ(launches()[0].params.order, abi::ListOrder::kAlone);
+  EXPECT_FALSE(launches()[0].dependent);
   run_batch({{1, 50}, {80, 300}});
   EXPECT_EQ(launches().size(), 2U);
+  for (const AttentionLaunch& launch : launches()) {
+    EXPECT_EQ(launch.params.order, abi::ListOrder::kAlone);
+    EXPECT_FALSE(launch.dependent);
+  }
   run_batch({{}, {}});
   EXPECT_TRUE(launches().empty());
+}
+
+/// The second kernel of a cascade may start beside the first, and ends after it.
+TEST_F(CudaHost, CascadesRunTheirListsAtOnce) {
+  AttentionLimits limits = kLimits;
+  limits.max_segments = 2;
+  limits.max_qo_len = attention::kCascadeRows / (kQoHeads / kKvHeads);
+  limits.max_tokens = limits.max_qo_len;
+  const Schedule schedule = girih::schedule(*context_, spec_of(), limits);
+  Plan plan(schedule);
+  DevicePlan on_device(*context_, schedule);
+  void* stream = begin_stream();
+  launches().clear();
+  Lens lens({1, 50}, {80, 300});
+  plan.update(lens.batch());
+  on_device.upload(plan, stream);
+  run(*context_, schedule, plan, Args(schedule, on_device, 51, stream).args);
+  synchronize();
+  ASSERT_EQ(launches().size(), 2U);
+  EXPECT_NE(launches()[0].name.find("_cascade"), std::string::npos);
+  EXPECT_EQ(launches()[0].params.order, abi::ListOrder::kFirst);
+  EXPECT_FALSE(launches()[0].dependent);
+  EXPECT_NE(launches()[1].name.find("_decode"), std::string::npos);
+  EXPECT_EQ(launches()[1].params.order, abi::ListOrder::kSecond);
+  EXPECT_TRUE(launches()[1].dependent);
 }
 
 /// Whatever the limits: kernels for few rows are among those of a spec.

@@ -22,11 +22,11 @@
 namespace girih::emulator {
 namespace {
 
-attention::CudaKernels kernels_of(const cases::AttentionCase& c, std::string_view family) {
+attention::CudaKernels kernels_of(const cases::AttentionCase& c, std::string_view family, bool as_cascade = false) {
   const variant::Program program = variant::compile(c.spec.variant);
   const FamilyOfChip of = family_of_chip(family, kSm);
   return attention::choose_cuda_kernels(attention::normalise(c.spec, program, DeviceKind::cuda), program, emulated_device(of.arch),
-                                        of.family, max_rows(c));
+                                        of.family, as_cascade ? attention::kCascadeRows : max_rows(c), as_cascade || c.segments.size() > 1);
 }
 
 std::vector<std::string_view> families_of_case(const cases::AttentionCase& c) {
@@ -34,12 +34,15 @@ std::vector<std::string_view> families_of_case(const cases::AttentionCase& c) {
   return families_of(attention::normalise(c.spec, program, DeviceKind::cuda), program, kSm);
 }
 
-/// A case and how its kernels are chosen: "" = by the library, or a family's name.
+/// A case and how its kernels are chosen: "" = by the library, or a family's name; by its own limits, or by those of cascades.
 struct CaseRun {
   cases::AttentionCase c;
   std::string family;
+  bool as_cascade;
+
+  std::string name() const { return c.name + (family.empty() ? "" : "_" + family) + (as_cascade ? "_as_cascade" : ""); }
 };
-void PrintTo(const CaseRun& run, std::ostream* out) { *out << run.c.name << ' ' << run.family; }
+void PrintTo(const CaseRun& run, std::ostream* out) { *out << run.name(); }
 
 const std::vector<CaseRun>& runs() {
   static const std::vector<CaseRun> kRuns = [] {
@@ -48,10 +51,14 @@ const std::vector<CaseRun>& runs() {
       if (c.name.starts_with("non_finite")) continue;
       std::set<std::string> seen;
       for (const std::string_view family : families_of_case(c)) {
-        const attention::CudaKernels kernels = kernels_of(c, family);
-        if (!seen.insert(kernels.classes[0].source + kernels.classes[1].source).second) continue;
-        if (find_kernel(kernels.classes[0]) != nullptr && find_kernel(kernels.classes[1]) != nullptr)
-          all.push_back({c, std::string(family)});
+        for (const bool as_cascade : {false, true}) {
+          if (as_cascade && max_rows(c) > attention::kCascadeRows) continue;
+          const attention::CudaKernels kernels = kernels_of(c, family, as_cascade);
+          if (as_cascade && !kernels.classes[1].shares_sms) continue;
+          if (!seen.insert(kernels.classes[0].source + kernels.classes[1].source).second) continue;
+          if (find_kernel(kernels.classes[0]) != nullptr && find_kernel(kernels.classes[1]) != nullptr)
+            all.push_back({c, std::string(family), as_cascade});
+        }
       }
     }
     return all;
@@ -62,7 +69,8 @@ const std::vector<CaseRun>& runs() {
 class EmulatedAttention : public testing::TestWithParam<CaseRun> {};
 
 TEST_P(EmulatedAttention, MatchesReference) {
-  const cases::Problem p(GetParam().c);
+  cases::Problem p(GetParam().c);
+  if (GetParam().as_cascade) allow_cascades(p.limits, p.spec.num_qo_heads / p.spec.num_kv_heads);
   const auto state = make_schedule(p, GetParam().family);
   const Entries entries = entries_of(*state);
   const std::vector<ref::RowResult> expected = cases::reference(p);
@@ -84,8 +92,7 @@ TEST_P(EmulatedAttention, MatchesReference) {
   ASSERT_TRUE(cases::matches(p, expected, run_emulated(p, many, entries, 0))) << "132 multiprocessors";
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, EmulatedAttention, testing::ValuesIn(runs()),
-                         [](const auto& info) { return info.param.c.name + (info.param.family.empty() ? "" : "_" + info.param.family); });
+INSTANTIATE_TEST_SUITE_P(Cases, EmulatedAttention, testing::ValuesIn(runs()), [](const auto& info) { return info.param.name(); });
 
 /// bf16 and 8-bit types meet in tensor cores from sm_80 on.
 std::vector<cases::AttentionCase> non_finite_cases_on(int arch) {
@@ -186,7 +193,8 @@ TEST(EmulatedMerge, RowsOfManyParts) {
 TEST(EmulatedKernels, AreAllUsed) {
   std::set<std::uint64_t> used;
   for (const CaseRun& run : runs()) {
-    for (const attention::CudaKernel& kernel : kernels_of(run.c, run.family).classes) used.insert(source_hash(kernel.source));
+    for (const attention::CudaKernel& kernel : kernels_of(run.c, run.family, run.as_cascade).classes)
+      used.insert(source_hash(kernel.source));
   }
   for (const cases::AttentionCase& c : non_finite_cases_on(kSm)) {
     for (const std::string_view family : families_of_case(c)) {

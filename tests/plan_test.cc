@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "attention/cuda_state.h"
 #include "girih/error.h"
 #include "plan_batches.h"
 
@@ -582,6 +583,31 @@ TEST(Plan, ListsAreBalancedOnTheirOwn) {
     EXPECT_EQ(small_items(plan), alone) << "round " << round;
     EXPECT_GT(plan.view.unit_begin[12], plan.view.unit_begin[7]);
   }
+}
+
+/// Where a multiprocessor takes two blocks of large tiles or one beside one of small tiles, the list of large ones leaves half of its units
+/// to small ones, if there are any.
+TEST(Plan, LargeTilesMakeRoomForSmallOnes) {
+  ScheduleForm form;
+  form.num_kv_heads = 2;
+  form.group = 2;
+  form.num_units = 12;
+  form.num_small_units = 4;
+  const auto state = plan_test::make_schedule(form);
+  auto cuda = std::make_shared<attention::CudaState>();
+  cuda->kernels.classes[attention::kLarge].shares_sms = true;
+  state->cuda = cuda;
+  PlanState plan(state);
+  const auto units_at_work = [&] {
+    int units = 0;
+    for (int u = 4; u < 12; ++u) units += plan.view.unit_begin[u] < plan.view.unit_begin[u + 1] ? 1 : 0;
+    return units;
+  };
+  make_plan(plan, plan_test::simple_batch({200}, {2000}).batch());
+  EXPECT_EQ(units_at_work(), 8);
+  make_plan(plan, plan_test::simple_batch({200, 1}, {2000, 50}).batch());
+  EXPECT_EQ(units_at_work(), 4);
+  EXPECT_EQ(plan.view.unit_begin[8], plan.view.unit_begin[12]) << "the first half works";
 }
 
 /// The bounds are what a captured graph's buffers are sized by: right for decode, and not wasteful.

@@ -598,6 +598,7 @@ template <Config c, class Variant>
 __device__ __forceinline__ void run_floor(const Args& p) {
   using F = Floor<c, Variant>;
   static_assert(sizeof(typename F::Shared) <= c.shared_bytes);
+  begin_list(p);
   auto& s = *reinterpret_cast<typename F::Shared*>(ptx::shared_memory());
   const typename Variant::Params params = Variant::load_params(p);
   float m[F::kRows / F::kWarps];
@@ -632,6 +633,7 @@ __device__ __forceinline__ void run_floor(const Args& p) {
     if (is_last(item)) write_rows<c, Variant>(p, params, item, o, s);
   }
   write_empty_rows<c, Variant>(p, params);
+  end_list(p);
 }
 
 }  // namespace girih::attention

@@ -159,6 +159,79 @@ __device__ __forceinline__ void sum_parts(const Args& p, const typename Variant:
   if (dim == 0) writer.write_state();
 }
 
+/// The same of all rows of a merge of up to 32 parts by one warp, four rows at a time, with the same bits: eight lanes have a row, each
+/// every eighth of its parts' states.
+template <Config c, class Variant>
+__device__ __forceinline__ void sum_rows(const Args& p, const typename Variant::Params& params, const PartRows& from) {
+  constexpr int kRowLanes = 8;
+  constexpr int kRows = ptx::kWarp / kRowLanes;
+  constexpr int kSlice = kRowLanes * kMergeDims;
+  constexpr int kSlices = c.head_dim_vo / kSlice;
+  constexpr int kAhead = max(1, 16 / kSlices);  // parts whose values are under way together
+  constexpr int kSets = ptx::kWarp / kRowLanes;
+  const int lane = ptx::lane_idx();
+  const int own = lane % kRowLanes;
+  const int count = from.merge.part_count;
+#pragma unroll 1
+  for (int first = 0; first < from.merge.row_count; first += kRows) {
+    const bool exists = first + lane / kRowLanes < from.merge.row_count;
+    const int row = min(first + lane / kRowLanes, from.merge.row_count - 1);
+    RowState states[kSets];  // of parts own + 8 i
+#pragma unroll
+    for (int i = 0; i < kSets; ++i) {
+      const i32 part_row = ptx::shuffle(from.own[0], own + i * kRowLanes);
+      states[i] = own + i * kRowLanes < count ? load_part_state(p, static_cast<i64>(part_row) + row) : empty_state();
+    }
+    RowState state = empty_state();
+    float weight[kSets];
+    float o[kSlices][kMergeDims] = {};
+#pragma unroll 1
+    for (int begin = 0; begin < count; begin += kAhead) {
+      float next[kAhead][kSlices][kMergeDims] = {};
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const i32 part_row = ptx::shuffle(from.own[0], (begin + i) % ptx::kWarp);
+        if (begin + i >= count) continue;
+        const float* g_row = p.part_o + (static_cast<i64>(part_row) + row) * c.part_stride() + own * kMergeDims;
+#pragma unroll
+        for (int s = 0; s < kSlices; ++s) load_floats(g_row + s * kSlice, next[i][s]);
+      }
+      if (begin == 0) {  // while those are coming
+        state.m = ptx::max_number(ptx::max_number(states[0].m, states[1].m), ptx::max_number(states[2].m, states[3].m));
+#pragma unroll
+        for (int mask = kRowLanes / 2; mask > 0; mask /= 2) state.m = ptx::max_number(state.m, ptx::shuffle_xor(state.m, mask));
+        float sums[kSets];
+#pragma unroll
+        for (int i = 0; i < kSets; ++i) {
+          weight[i] = exp2_approx(states[i].m - base_of(state.m));
+          sums[i] = ptx::fma(states[i].l, weight[i], 0.0F);
+        }
+        // In the order in which sum_parts() halves a warp.
+        state.l = (sums[0] + sums[2]) + (sums[1] + sums[3]);
+#pragma unroll
+        for (int mask = kRowLanes / 2; mask > 0; mask /= 2) state.l += ptx::shuffle_xor(state.l, mask);
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int set = (begin + i) / kRowLanes;
+        const float given = set < 2 ? (set == 0 ? weight[0] : weight[1]) : (set == 2 ? weight[2] : weight[3]);
+        const float part_weight = ptx::shuffle(given, lane / kRowLanes * kRowLanes + (begin + i) % kRowLanes);
+        if (begin + i >= count) continue;
+#pragma unroll
+        for (int s = 0; s < kSlices; ++s) {
+#pragma unroll
+          for (int d = 0; d < kMergeDims; ++d) o[s][d] = ptx::fma(next[i][s][d], part_weight, o[s][d]);
+        }
+      }
+    }
+    const auto writer = RowWriter<c, Variant>::final_row(p, params, from.merge.row_begin + row, from.merge.kv_head, state, 1.0F);
+    if (!exists) continue;
+#pragma unroll
+    for (int s = 0; s < kSlices; ++s) writer.write(s * kSlice + own * kMergeDims, o[s]);
+    if (own == 0) writer.write_state();
+  }
+}
+
 /// Warps that end tiles together: kNumWarps from kFirst on, by a barrier of their own.
 template <int kFirst, int kNumWarps, int kBarrier>
 struct BlockWarps {
@@ -199,8 +272,13 @@ __device__ __forceinline__ void merge_rows(const Args& p, const typename Variant
   }
 }
 
-/// Called by the whole team once all rows of a part have been written by it; `s_last`: one word of shared memory. Performs the merges that
-/// this part completes.
+/// Whether a warp takes whole merges where there are several at once.
+template <Config c, class Variant>
+constexpr bool kTakesWhole =
+    c.producers > 0 && !c.batch_invariant && Variant::kSoftmax && c.head_dim_vo % 32 == 0 && c.head_dim_vo <= 256;
+
+/// Called by the whole team once all rows of a part have been written by it; `s_last`: one word of shared memory, two
+/// with kTakesWhole. Performs the merges that this part completes.
 template <Config c, class Variant, class Team = Workers<c>>
 __device__ __forceinline__ void arrive(const Args& p, const typename Variant::Params& params, const abi::WorkItem& item, u32* s_last) {
   const auto* merges = blob_array<abi::MergeItem>(p, p.plan->merges);
@@ -215,16 +293,33 @@ __device__ __forceinline__ void arrive(const Args& p, const typename Variant::Pa
       const int lane = ptx::lane_idx();
       const i32 idx = item.merge_begin + begin + lane;
       bool last = false;
+      bool fits = false;
       if (begin + lane < item.merge_count) {
         const i32 part_count = merges[idx].part_count;
         last = ptx::atomic_add_ordered(p.counters + idx, 1) == part_count - 1;
         if (last) p.counters[idx] = 0;
+        fits = last && part_count <= ptx::kWarp;
       }
       const u32 mask = ptx::ballot(last);
       if (lane == 0) *s_last = mask;
+      if constexpr (kTakesWhole<c, Variant>) {
+        const u32 whole = ptx::ballot(fits);
+        if (lane == 0) s_last[1] = (whole & (whole - 1)) != 0 ? whole : 0;
+      }
     }
     Team::sync();
-    const u32 mask = *s_last;
+    u32 mask = *s_last;
+    if constexpr (kTakesWhole<c, Variant>) {
+      // Merges of a level that requests share are many, each of few rows: a warp takes some of them, and others others.
+      const u32 whole = s_last[1];
+      mask &= ~whole;
+      int turn = Team::warp_idx();
+#pragma unroll 1
+      for (int i = 0; i < ptx::kWarp && (whole >> i) != 0; ++i) {
+        if (((whole >> i) & 1U) == 0 || turn++ % Team::kWarps != 0) continue;
+        sum_rows<c, Variant>(p, params, PartRows::load(p, item.merge_begin + begin + i));
+      }
+    }
     for (int i = 0; i < ptx::kWarp && (mask >> i) != 0; ++i) {
       if (((mask >> i) & 1U) != 0)
         merge_rows<c, Variant, Team>(p, params, kAhead && begin + i == 0 ? first : PartRows::load(p, item.merge_begin + begin + i));

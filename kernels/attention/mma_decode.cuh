@@ -16,7 +16,6 @@
 #include "attention/query_fragments.cuh"
 #include "attention/state.cuh"
 #include "attention/tile_rows.cuh"
-#include "ptx/launch.cuh"
 
 namespace girih::attention {
 
@@ -454,7 +453,7 @@ class Decode {
 template <Config c, class Variant>
 __device__ __forceinline__ void run_decode(const Args& p) {
   static_assert(DecodeShape<c>::kSharedBytes <= c.shared_bytes);
-  ptx::wait_for_previous_grid();
+  begin_list(p);
   UnitItems items = unit_items(p);  // the first link of the chain is under way while others are asked for
   prefetch_plan(p);
   const typename Variant::Params params = Variant::load_params(p);
@@ -465,7 +464,7 @@ __device__ __forceinline__ void run_decode(const Args& p) {
     decode.run(items);
   } while (free_units && take_unit<c>(p, decode.word(), items));
   write_empty_rows<c, Variant>(p, params);
-  ptx::start_next_grid();
+  end_list(p);
 }
 
 }  // namespace girih::attention

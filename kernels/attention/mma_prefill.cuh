@@ -17,7 +17,6 @@
 #include "attention/query_fragments.cuh"
 #include "attention/state.cuh"
 #include "attention/tile_rows.cuh"
-#include "ptx/launch.cuh"
 #include "ptx/mbarrier.cuh"
 
 namespace girih::attention {
@@ -669,13 +668,13 @@ class Prefill {
 template <Config c, class Variant>
 __device__ __forceinline__ void run_prefill(const Args& p) {
   static_assert(PrefillShape<c, Variant>::kSharedBytes <= c.shared_bytes);
-  ptx::wait_for_previous_grid();
+  begin_list(p);
   prefetch_plan(p);
   const typename Variant::Params params = Variant::load_params(p);
   Prefill<c, Variant> prefill(p, params, ptx::shared_memory());
   prefill.run(unit_items(p));
   write_empty_rows<c, Variant>(p, params);
-  ptx::start_next_grid();
+  end_list(p);
 }
 
 }  // namespace girih::attention

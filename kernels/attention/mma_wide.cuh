@@ -10,14 +10,13 @@
 
 #include "attention/wide_scores.cuh"
 #include "attention/wide_values.cuh"
-#include "ptx/launch.cuh"
 
 namespace girih::attention {
 
 template <Config c, class Variant>
 __device__ __forceinline__ void run_wide(const Args& p) {
   static_assert(WideShape<c>::kSharedBytes <= c.shared_bytes);
-  ptx::wait_for_previous_grid();
+  begin_list(p);
   prefetch_plan(p);
   const typename Variant::Params params = Variant::load_params(p);
   u8* s_memory = ptx::shared_memory();
@@ -29,7 +28,7 @@ __device__ __forceinline__ void run_wide(const Args& p) {
     values.run(unit_items(p));
     write_empty_rows<c, Variant, typename WideValues<c, Variant>::Team>(p, params);
   }
-  ptx::start_next_grid();
+  end_list(p);
 }
 
 }  // namespace girih::attention

@@ -7,6 +7,7 @@
 #include "attention/config.cuh"
 #include "core/convert.cuh"
 #include "core/types.cuh"
+#include "ptx/launch.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/thread.cuh"
 
@@ -17,6 +18,18 @@ using Args = abi::AttentionParams;
 template <typename T>
 __device__ __forceinline__ const T* blob_array(const Args& p, const abi::BlobArray& array) {
   return reinterpret_cast<const T*>(reinterpret_cast<const u8*>(p.plan) + array.offset);
+}
+
+// ---------------------------------------------------------------------------------------------------------------- launches
+
+/// Before anything is read that another kernel may have written.
+__device__ __forceinline__ void begin_list(const Args& p) {
+  if (p.order != abi::ListOrder::kSecond) ptx::wait_for_previous_grid();
+  if (p.order == abi::ListOrder::kFirst) ptx::start_next_grid();
+}
+/// After all else. Of the second list one block waits for the first: the others leave their places to those that have none yet.
+__device__ __forceinline__ void end_list(const Args& p) {
+  if (p.order == abi::ListOrder::kSecond && ptx::block_idx() == ptx::num_blocks() - 1) ptx::wait_for_previous_grid();
 }
 
 // ------------------------------------------------------------------------------------------------------------------ items

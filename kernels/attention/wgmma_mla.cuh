@@ -13,7 +13,6 @@
 
 #include "attention/wgmma_mla_producer.cuh"
 #include "attention/wgmma_mla_steps.cuh"
-#include "ptx/launch.cuh"
 
 namespace girih::attention {
 
@@ -23,7 +22,7 @@ __device__ __forceinline__ void run_wgmma_mla(const Args& p) {
   static_assert(Shape::kSharedBytes <= c.shared_bytes);
   u8* s_memory = ptx::shared_memory();
   if (ptx::thread_idx() == 0) MlaMemory<c>{s_memory}.init();
-  ptx::wait_for_previous_grid();
+  begin_list(p);
   prefetch_plan(p);
   ptx::sync_block();
   // Registers of a block are 64 Ki, 168 a thread: what bringing warps give up, the others take.
@@ -36,7 +35,7 @@ __device__ __forceinline__ void run_wgmma_mla(const Args& p) {
     MlaSteps<c, Variant>(p, params, s_memory).run(unit_items(p));
     write_empty_rows<c, Variant, typename Shape::Team>(p, params);
   }
-  ptx::start_next_grid();
+  end_list(p);
 }
 
 }  // namespace girih::attention

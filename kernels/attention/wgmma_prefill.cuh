@@ -19,7 +19,6 @@
 #include "attention/state.cuh"
 #include "attention/wgmma_producer.cuh"
 #include "attention/wgmma_shape.cuh"
-#include "ptx/launch.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/wgmma_fp8.cuh"
 
@@ -55,6 +54,7 @@ class WgmmaPrefill {
   static constexpr int kShift = kFp8 ? 7 : 0;
   static constexpr float kUnshift = 1.0F / static_cast<float>(1 << kShift);
   static constexpr float kWeightSlack = kFp8 ? 1.75F : kSlack<c.q_type>;
+  static constexpr bool kWritesPairs = !kFp8 && bits(c.o_type) == 16 && !RowWriter<c, Variant>::kHooked;
   static constexpr int kRun = kFp8 ? 4 : 8;  // neighbouring dims of a row that a lane writes at a time
   static constexpr bool kTakesTurns = c.workers() == 2 * kGroupWarps * ptx::kWarp;
 
@@ -80,7 +80,7 @@ class WgmmaPrefill {
       ptx::prefetch_l1(item + 1);
       if (is_first(*item)) {
         prefetch_merges<c>(p_, *item);
-        ptx::mbarrier_wait(barriers_.query_full(), query_parity);
+        ptx::mbarrier_wait(barriers_.query_full(query_place()), query_parity);
         query_parity ^= 1U;
         keep_hooks();
       }
@@ -105,6 +105,8 @@ class WgmmaPrefill {
   static constexpr int kOrdersCopies = 2;  // some keys come by the producers' own copies
 
   __device__ __forceinline__ int group() const { return warp_ / kGroupWarps; }
+  /// Where this warpgroup's rows of Q come and go.
+  __device__ __forceinline__ int query_place() const { return group() % Shape::kQueryPlaces; }
   __device__ __forceinline__ int key_stage() const { return stage_of<Shape::kKeyStages>(step_); }
   __device__ __forceinline__ static int value_stage(u32 step) { return stage_of<Shape::kValueStages>(step); }
   /// First of this warp's rows of the tile.
@@ -137,7 +139,7 @@ class WgmmaPrefill {
     const StepRange range = step_range<Variant>(p_, item);
     int begin = item.kv_begin;
     const int last = is_last(item) ? range.end - c.kv_block : range.end;  // from here on Q is no longer needed
-    if (begin >= range.end && is_last(item)) release(barriers_.query_empty());
+    if (begin >= range.end && is_last(item)) release(barriers_.query_empty(query_place()));
     if (pending_ == 0 && begin < range.end) {
       step<true>(item, range, begin, last);
       begin += c.kv_block;
@@ -155,7 +157,7 @@ class WgmmaPrefill {
       release(barriers_.value_empty(value_stage(step_)));
       ++step_;
     }
-    if (is_last(item)) release(barriers_.query_empty());
+    if (is_last(item)) release(barriers_.query_empty(query_place()));
   }
 
   /// The step's keys join the state but for P V, which is left pending. kFirst: nothing is pending.
@@ -176,7 +178,7 @@ class WgmmaPrefill {
     // 16-bit keys have no scales.
     const ScoreFactor<c, Variant> factor = kScaled ? factor_ : ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);
     const bool corrects = finish_scores(item, range, begin, factor, s, correction);
-    if (begin >= last) release(barriers_.query_empty());
+    if (begin >= last) release(barriers_.query_empty(query_place()));
     if constexpr (Variant::kSoftmax) {
       const float bases[2] = {base(0), base(1)};
 #pragma unroll
@@ -379,13 +381,54 @@ class WgmmaPrefill {
       }
     }
     const auto writer = RowWriter<c, Variant>::make(p_, params_, item, kept, state, value_factor);
-#pragma unroll
-    for (int n = 0; n < kSumTiles; n += kRun / 2) {
-      float x[kRun];
-      take_dims(n, half, x);
-      if (exists) writer.write(8 * n + dim, x);
-    }
     if (leads) writer.write_state();
+    if constexpr (kWritesPairs) {
+      write_pairs(writer, half, exists, value_factor);
+    } else {
+#pragma unroll
+      for (int n = 0; n < kSumTiles; n += kRun / 2) {
+        float x[kRun];
+        take_dims(n, half, x);
+        if (exists) writer.write(8 * n + dim, x);
+      }
+    }
+  }
+
+  /// As the sums lie. A part: four lanes write a sector. A final row: two exchange pairs of two tiles, so that each writes four dims.
+  __device__ __forceinline__ void write_pairs(const RowWriter<c, Variant>& writer, int half, bool exists, float value_factor) const {
+    if (ptx::any(writer.g_part != nullptr)) {  // said so that the compiler sees all lanes go one way
+      if (!exists) return;
+      float* g_pair = writer.g_part + lane_ % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kSumTiles; ++n) {
+        const float scale = c.v_scale != Scale::none ? value_factor : 1.0F;
+        store_floats(g_pair + 8 * n, {o_[n][2 * half] * scale, o_[n][2 * half + 1] * scale});
+      }
+      return;
+    }
+    const bool odd = lane_ % 2 != 0;
+    u8* g_four = writer.g_o + (odd ? 16 : 0) + lane_ % 4 / 2 * 8;
+#pragma unroll
+    for (int n = 0; n < kSumTiles; n += 2) {
+      u32 own[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        own[i] = pack<Storage<c.o_type>>(writer.finish(o_[n + i][2 * half]), writer.finish(o_[n + i][2 * half + 1]));
+      }
+      const u32 got = ptx::shuffle_xor(odd ? own[0] : own[1], 1);
+      if (!exists) continue;
+      const u32 low = odd ? got : own[0];
+      const u32 high = odd ? own[1] : got;
+      if (writer.aligned) {
+        *reinterpret_cast<Vec8*>(g_four + 16 * n) = Vec8{low, high};
+      } else {
+        auto* g_dims = reinterpret_cast<u16*>(g_four + 16 * n);
+        g_dims[0] = static_cast<u16>(low);
+        g_dims[1] = static_cast<u16>(low >> 16);
+        g_dims[2] = static_cast<u16>(high);
+        g_dims[3] = static_cast<u16>(high >> 16);
+      }
+    }
   }
 
   /// Of 16 bits: the eight dims of column tile n + lane % 4 of a row, of which each of its lanes has two.
@@ -437,7 +480,7 @@ __device__ __forceinline__ void run_wgmma(const Args& p) {
   static_assert(Shape::kSharedBytes <= c.shared_bytes);
   u8* s_memory = ptx::shared_memory();
   if (ptx::thread_idx() == 0) WgmmaBarriers<Shape>(s_memory).init();
-  ptx::wait_for_previous_grid();
+  begin_list(p);
   prefetch_plan(p);
   ptx::sync_block();
   const int role = ptx::warp_idx() - Shape::kWarps;
@@ -450,7 +493,7 @@ __device__ __forceinline__ void run_wgmma(const Args& p) {
     const typename Variant::Params params = Variant::load_params(p);
     WgmmaPrefill<c, Variant>(p, params, s_memory).run(unit_items(p));
   }
-  ptx::start_next_grid();
+  end_list(p);
 }
 
 }  // namespace girih::attention

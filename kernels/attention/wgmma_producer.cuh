@@ -33,6 +33,30 @@ struct ElementBits<1> {
 
 inline constexpr int kBoxWidth = kStackRow / 2;  // maps have elements of two bytes
 
+/// `rows` rows of kRow bytes by one warp, of which every lane has the place of one (null: zeros), into kStacks stacks.
+template <int kRow, int kStacks, int kStackBytes>
+__device__ __forceinline__ void copy_rows(u8* s_rows, const u8* g_row, int rows) {
+  constexpr int kAtOnce = ptx::kWarp / 8;
+  constexpr int kTurns = 2;  // so that what one waits for the others do not
+  const int lane = ptx::lane_idx();
+  const int chunk = lane % 8;
+#pragma unroll 1
+  for (int first = lane / 8; first < rows; first += kAtOnce * kTurns) {
+    const u8* sources[kTurns];
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) sources[turn] = shuffle_pointer(g_row, first + kAtOnce * turn);
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      u8* s_chunk = s_rows + stack_offset(first + kAtOnce * turn, chunk);
+#pragma unroll
+      for (int i = 0; i < kStacks; ++i) {
+        const int at = i * kStackRow + 16 * chunk;
+        if (at < kRow) ptx::cp_async_16(s_chunk + i * kStackBytes, sources[turn] + at, sources[turn] != nullptr);
+      }
+    }
+  }
+}
+
 /// The warp that brings K, or V.
 template <Config c, class Variant, bool kIsValue>
 class KeyProducer {
@@ -130,7 +154,7 @@ class KeyProducer {
         u8* s_rows = s_ring_ + stage() * kStage + first * kStackRow;
         const int rows = min(ptx::kWarp, Shape::kStepKeys - first);
         if (whole) {
-          copy_rows(s_rows, g_row, rows);
+          copy_rows<kRow, kStacks, Shape::kStack>(s_rows, g_row, rows);
         } else if (lane_ < rows) {
           gather_row(s_rows, g_row, from.dim_stride);
         }
@@ -142,20 +166,6 @@ class KeyProducer {
       }
       if (lane_ == 0) ptx::mbarrier_arrive(full());
       ++step_;
-    }
-  }
-  /// `rows` rows, of which every lane has the place of one (null: zeros).
-  __device__ __forceinline__ void copy_rows(u8* s_rows, const u8* g_row, int rows) const {
-    const int chunk = lane_ % 8;
-#pragma unroll 1
-    for (int first = 0; first < rows; first += ptx::kWarp / 8) {
-      const int row = first + lane_ / 8;
-      const u8* source = shuffle_pointer(g_row, row);
-#pragma unroll
-      for (int i = 0; i < kStacks; ++i) {
-        const int at = i * kStackRow + 16 * chunk;
-        if (at < kRow) ptx::cp_async_16(s_rows + i * Shape::kStack + stack_offset(row, chunk), source + at, source != nullptr);
-      }
     }
   }
   /// This lane's row.
@@ -177,12 +187,19 @@ class KeyProducer {
   u32 step_ = 0;  // of the block's
 };
 
-/// Rows [first_row, first_row + rows) of the item's tile as hooks see them, by one warp; those past the tile's last one are that one.
+/// The request of row `row` of the item's tile, or of its last one.
 template <Config c>
-__device__ __forceinline__ void describe_rows(const Args& p, const abi::WorkItem& item, int first_row, int rows, u8* s_rows) {
+__device__ __forceinline__ i32 request_of(const Args& p, const abi::WorkItem& item, int row) {
+  const auto* requests = blob_array<abi::RequestInfo>(p, p.plan->requests);
+  return find_request_warp(requests, p.plan->num_requests, (item.row_begin + min(row, item.row_count - 1)) / c.group);
+}
+
+/// Rows [first_row, first_row + rows) of the item's tile, the first of them of `request`, as hooks see them, by one warp; those past the
+/// tile's last one are that one.
+template <Config c>
+__device__ __forceinline__ void describe_rows(const Args& p, const abi::WorkItem& item, i32 request, int first_row, int rows, u8* s_rows) {
   const auto* requests = blob_array<abi::RequestInfo>(p, p.plan->requests);
   const int last_row = item.row_count - 1;
-  i32 request = find_request_warp(requests, p.plan->num_requests, (item.row_begin + min(first_row, last_row)) / c.group);
 #pragma unroll 1
   for (int row = ptx::lane_idx(); row < rows; row += ptx::kWarp) {
     const RowPlace place = place_row<c>(item.row_begin + min(first_row + row, last_row), item.kv_head);
@@ -199,7 +216,6 @@ __device__ __forceinline__ void produce_query(const Args& p, UnitItems items, in
   using Bits = typename ElementBits<Shape::kElement>::T;
   constexpr int kRows = c.tile_rows / Shape::kQueryWarps;
   constexpr int kOfChunk = 16 / Shape::kElement;
-  constexpr int kChunks = c.head_dim_qk / kOfChunk;
   const WgmmaBarriers<Shape> barriers(s_memory);
   const int lane = ptx::lane_idx();
   const bool whole = rows_aligned(p.q, 16);
@@ -207,33 +223,38 @@ __device__ __forceinline__ void produce_query(const Args& p, UnitItems items, in
 #pragma unroll 1
   for (const abi::WorkItem* item = items.begin; item != items.end; ++item) {
     if (item->row_count == 0 || !is_first(*item)) continue;
-    ptx::mbarrier_wait(barriers.query_empty(), parity);
+    // While the tile before is at work.
+    i32 request = 0;
+    if constexpr (kKeepsHookRows<Variant>) request = request_of<c>(p, *item, part * kRows);
+#pragma unroll 1
+    for (int row = part * kRows; row < (part + 1) * kRows; row += ptx::kWarp) prefetch_query_rows<c, ptx::kWarp>(p, *item, row);
+    ptx::mbarrier_wait(barriers.query_empty(part % Shape::kQueryPlaces), parity);
     parity ^= 1U;
-#pragma unroll 4
-    for (int i = lane; i < kRows * kChunks; i += ptx::kWarp) {
-      const int row = part * kRows + i / kChunks;
-      const int chunk = i % kChunks;
-      u8* s_chunk = s_memory + Shape::kQueryAt + chunk / 8 * Shape::kQueryStack + stack_offset(row, chunk % 8);
-      const bool exists = row < item->row_count;
-      const RowPlace place = place_row<c>(item->row_begin + min(row, item->row_count - 1), item->kv_head);
-      const u8* g_chunk = row_address(p.q, place.token, place.q_head) + 16 * chunk;
+#pragma unroll 1
+    for (int first = part * kRows; first < (part + 1) * kRows; first += ptx::kWarp) {
+      const int row = first + lane;
+      const RowPlace place = place_row<c>(item->row_begin + row, item->kv_head);
+      const u8* g_row = row < item->row_count ? row_address(p.q, place.token, place.q_head) : nullptr;
+      u8* s_rows = s_memory + Shape::kQueryAt + first * kStackRow;
       if (whole) {
-        ptx::cp_async_16(s_chunk, g_chunk, exists);
+        copy_rows<c.head_dim_qk * Shape::kElement, Shape::kKeyStacks, Shape::kQueryStack>(s_rows, g_row, ptx::kWarp);
       } else {
 #pragma unroll 1
-        for (int j = 0; j < kOfChunk; ++j) {
-          reinterpret_cast<Bits*>(s_chunk)[j] = exists ? reinterpret_cast<const Bits*>(g_chunk)[j] : Bits{0};
+        for (int dim = 0; dim < c.head_dim_qk; ++dim) {
+          u8* s_chunk = s_rows + dim / (8 * kOfChunk) * Shape::kQueryStack + stack_offset(lane, dim / kOfChunk);
+          reinterpret_cast<Bits*>(s_chunk)[dim % kOfChunk] = g_row != nullptr ? reinterpret_cast<const Bits*>(g_row)[dim] : Bits{0};
         }
       }
     }
     ptx::cp_async_commit();
     if constexpr (kKeepsHookRows<Variant>) {
-      describe_rows<c>(p, *item, part * kRows, kRows, s_memory + Shape::kRowsAt + part * kRows * static_cast<int>(sizeof(RowVars)));
+      u8* s_rows = s_memory + Shape::kRowsAt + part * kRows * static_cast<int>(sizeof(RowVars));
+      describe_rows<c>(p, *item, request, part * kRows, kRows, s_rows);
     }
     ptx::cp_async_wait<0>();
     ptx::fence_async_proxy();
     ptx::sync_warp();
-    if (lane == 0) ptx::mbarrier_arrive(barriers.query_full());
+    if (lane == 0) ptx::mbarrier_arrive(barriers.query_full(part % Shape::kQueryPlaces));
   }
 }
 

@@ -40,9 +40,10 @@ struct WgmmaShape {
   static constexpr bool kTransposes = kElement == 1;       // V
   static constexpr bool kWidens = kStored < kElement;      // K and V
   static constexpr int kQueryWarps = kTransposes ? 1 : 2;  // that bring Q
+  static constexpr int kQueryPlaces = min(kQueryWarps, kWarps / kGroupWarps);  // that are full and empty on their own: a warpgroup's rows
   // Of 64 Ki a block: what producers give up, consumers take.
   static constexpr int kProducerRegisters = kTransposes || kWidens ? 40 : 24;
-  static constexpr int kConsumerRegisters = kWidens ? 216 : kTransposes ? 232 : 240;
+  static constexpr int kConsumerRegisters = kWidens ? 216 : kTransposes || kWarps == kGroupWarps ? 232 : 240;
   static constexpr int kStages = c.stages;                                   // of K and V as they are brought
   static constexpr int kKeyStages = kWidens ? 2 : kStages;                   // of K as it is consumed
   static constexpr int kValueStages = kTransposes || kWidens ? 2 : kStages;  // of V as it is consumed
@@ -68,7 +69,7 @@ struct WgmmaShape {
   static constexpr int kRowsAt = kQueryAt + kKeyStacks * kQueryStack;
   static constexpr int kBarriersAt = kRowsAt + kRowBytes;
   static constexpr int kBroughtRings = kWidens ? 2 : kTransposes ? 1 : 0;
-  static constexpr int kLastAt = kBarriersAt + (2 * (kKeyStages + kValueStages + kBroughtRings * kStages) + 2) * 8;
+  static constexpr int kLastAt = kBarriersAt + (2 * (kKeyStages + kValueStages + kBroughtRings * kStages + kQueryPlaces)) * 8;
   static constexpr int kSharedBytes = kLastAt + 16;
 
   static_assert((kStages & (kStages - 1)) == 0);
@@ -91,10 +92,12 @@ struct WgmmaBarriers {
   __device__ __forceinline__ u64* key_empty(int stage) const { return s_first + Shape::kKeyStages + stage; }
   __device__ __forceinline__ u64* value_full(int stage) const { return s_first + 2 * Shape::kKeyStages + stage; }
   __device__ __forceinline__ u64* value_empty(int stage) const { return value_full(Shape::kValueStages) + stage; }
-  __device__ __forceinline__ u64* query_full() const { return value_empty(Shape::kValueStages); }
-  __device__ __forceinline__ u64* query_empty() const { return query_full() + 1; }
+  __device__ __forceinline__ u64* query_full(int place) const { return value_empty(Shape::kValueStages) + place; }
+  __device__ __forceinline__ u64* query_empty(int place) const { return query_full(Shape::kQueryPlaces) + place; }
   // Ring 0: V with kTransposes or kWidens. 1: K with kWidens.
-  __device__ __forceinline__ u64* brought_full(int ring, int stage) const { return query_full() + 2 + 2 * ring * Shape::kStages + stage; }
+  __device__ __forceinline__ u64* brought_full(int ring, int stage) const {
+    return query_full(2 * Shape::kQueryPlaces) + 2 * ring * Shape::kStages + stage;
+  }
   __device__ __forceinline__ u64* brought_empty(int ring, int stage) const { return brought_full(ring, Shape::kStages) + stage; }
 
   /// By one thread.
@@ -126,8 +129,11 @@ struct WgmmaBarriers {
         ptx::mbarrier_init(brought_empty(i / Shape::kStages, i % Shape::kStages), kReshapers);
       }
     }
-    ptx::mbarrier_init(query_full(), Shape::kQueryWarps);
-    ptx::mbarrier_init(query_empty(), Shape::kWarps);
+#pragma unroll
+    for (int i = 0; i < Shape::kQueryPlaces; ++i) {
+      ptx::mbarrier_init(query_full(i), Shape::kQueryWarps / Shape::kQueryPlaces);
+      ptx::mbarrier_init(query_empty(i), Shape::kWarps / Shape::kQueryPlaces);
+    }
     ptx::mbarrier_fence_init();
   }
 };

@@ -58,6 +58,11 @@ struct ParamArg {
   float number;
 };
 
+/// How the kernels of a plan's two lists share a stream (sm_90 on, where their blocks fit a multiprocessor together): the second starts
+/// once all blocks of the first run, in what room they leave, and ends after it. What the first list's kernel waited for is then complete
+/// for both, and what follows the second follows both.
+enum class ListOrder : std::int32_t { kAlone, kFirst, kSecond };
+
 struct AttentionParams {
   const PlanHeader* plan;   // the uploaded blob; 64-byte aligned
   std::int32_t* counters;   // [max_merges] zero between launches: parts of each merge that have arrived
@@ -76,6 +81,7 @@ struct AttentionParams {
   std::int32_t first_unit;   // of this launch's class: block b runs unit first_unit + b
   std::int32_t class_units;  // of this class: those beyond the number of blocks are taken by blocks that have ended theirs
   std::int32_t leaves_l2;    // whether K and V that are read once should be the first to leave L2
+  ListOrder order;           // of this launch
   std::int32_t plan_bytes;   // that may be asked for ahead: of the blob, or of the room for it where a graph's replays bring others
   SegmentArg segments[kMaxCudaSegments];
   ParamArg params[kMaxCudaParams];           // run-time parameters; plan-time ones are in the blob

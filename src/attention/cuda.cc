@@ -1,5 +1,6 @@
 // The CUDA backend: kernels compiled and loaded when a schedule is made, launched by run(). The lists of both tile classes are parallel
-// branches: the small one runs on the device plan's own stream, forked from the caller's and joined to it, which a capture records.
+// branches: the small one runs on the device plan's own stream, forked from the caller's and joined to it; or, where a block of each kernel
+// fits a multiprocessor, the second kernel starts beside the first on the caller's (abi::ListOrder). A capture records either.
 #include "attention/cuda_run.h"
 
 #include <algorithm>
@@ -95,21 +96,26 @@ void run_cuda(const Context& context, const ScheduleState& s, const PlanState& p
     large = large && has_work(*plan.view.header, plan.view, kLarge);
   }
   const bool both = small && large;
-  const cuda::Stream small_stream = both ? on_device.side_stream : stream;
-  if (both) {
+  const bool in_order = both && s.cuda->kernels.classes[kLarge].shares_sms;
+  const bool forks = both && !in_order;
+  if (forks) {
     driver.record(on_device.fork, stream);
-    driver.wait(small_stream, on_device.fork);
+    driver.wait(on_device.side_stream, on_device.fork);
   }
   if (large) {
     set_class(s, checked, kLarge, params);
+    params.order = in_order ? abi::ListOrder::kFirst : abi::ListOrder::kAlone;
     driver.launch(launch_of(s, kLarge, stream), &params);
   }
   if (small) {
     set_class(s, checked, kSmall, params);
-    driver.launch(launch_of(s, kSmall, small_stream), &params);
+    params.order = in_order ? abi::ListOrder::kSecond : abi::ListOrder::kAlone;
+    cuda::Launch launch = launch_of(s, kSmall, forks ? on_device.side_stream : stream);
+    launch.dependent = in_order;
+    driver.launch(launch, &params);
   }
-  if (both) {
-    driver.record(on_device.join, small_stream);
+  if (forks) {
+    driver.record(on_device.join, on_device.side_stream);
     driver.wait(stream, on_device.join);
   }
 }

@@ -25,6 +25,7 @@ struct CudaKernel {
   std::int64_t shared_bytes = 0;
   int blocks_per_sm = 1;        // what the grid is sized for; the kernel is compiled to fit
   std::int64_t cost_bytes = 0;  // CudaTile::cost_bytes
+  bool shares_sms = false;      // two blocks fill a multiprocessor; where small tiles have work, too, theirs take the place of the second
   int unit_turns = 1;           // units of a class for each block: the first is its own, the others go to whoever is free
 };
 
@@ -37,12 +38,14 @@ struct CudaKernels {
 inline constexpr std::int64_t kAnyRows = INT64_MAX;
 /// Where no group has more packed rows than this, small tiles may have a kernel of their own.
 inline constexpr std::int64_t kFewRows = 8;
+/// Where groups may have keys in several segments and have no more packed rows than this, large tiles may have a kernel of their own.
+inline constexpr std::int64_t kCascadeRows = 256;
 
 /// The fastest family that takes the spec for each class ("floor" takes every spec that the capability table allows).
 /// `family`: "" = the table's choice, or one family's name (throws unsupported if it does not take the spec). `max_rows`: packed rows of a
-/// group at most.
+/// group at most. `cascades`: a request may have keys in several segments.
 CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Program& program, const cuda::DeviceInfo& device,
-                                std::string_view family = "", std::int64_t max_rows = kAnyRows);
+                                std::string_view family = "", std::int64_t max_rows = kAnyRows, bool cascades = false);
 
 /// All kernels that schedules of a spec may have, whatever their limits, each once. The spec as it is given: it is checked and completed
 /// first, as schedule() does.

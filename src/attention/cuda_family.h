@@ -22,7 +22,8 @@ struct CudaTile {
   int warps_rows = 1;
   int warps_values = 0;
   bool byte_products = false;
-  bool few_rows = false;  // beside another of the class: for groups of up to kFewRows rows
+  bool few_rows = false;    // beside another of the class: for groups of up to kFewRows rows
+  bool shares_sms = false;  // beside another of the class: for cascades (CudaKernel::shares_sms)
   std::int64_t shared_bytes = 0;
   std::int64_t cost_bytes = 0;  // that a unit of cost reads, where they are what it costs
   variant::CudaMath math = variant::CudaMath::exact;
@@ -36,6 +37,7 @@ struct CudaRequest {
   const variant::Program& program;
   const cuda::DeviceInfo& device;
   std::int64_t max_rows;         // packed rows of a group at most
+  bool cascades = false;         // a group's rows may have keys in several segments
   std::string_view wanted = {};  // the family that the caller asks for; empty: the table's choice
 };
 

@@ -52,7 +52,7 @@ std::string print_config(const AttentionSpec& s, const CudaTile& tile, int tile_
 
 CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, const CudaTile& tile, int tile_class) {
   const std::string key = spec_key(request.spec, request.program);
-  const std::string_view role = tile_class == kLarge ? "prefill" : tile.few_rows ? "decode8" : "decode";
+  const std::string_view role = tile_class == kLarge ? (tile.shares_sms ? "cascade" : "prefill") : tile.few_rows ? "decode8" : "decode";
   std::vector<std::uint64_t> turns;
   variant::CudaRope rope;
   if (request.program.rope) {
@@ -67,6 +67,7 @@ CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, co
   kernel.blocks_per_sm = tile.blocks_per_sm;
   kernel.unit_turns = tile.unit_turns;
   kernel.cost_bytes = tile.cost_bytes;
+  kernel.shares_sms = tile.shares_sms;
   kernel.source = fmt::format(
       "// {} {} {}\n"
       "#include \"{}\"\n"
@@ -105,9 +106,9 @@ const CudaFamily& choose_family(const CudaRequest& request, std::string_view wan
 }  // namespace
 
 CudaKernels choose_cuda_kernels(const AttentionSpec& spec, const variant::Program& program, const cuda::DeviceInfo& device,
-                                std::string_view family, std::int64_t max_rows) {
+                                std::string_view family, std::int64_t max_rows, bool cascades) {
   if (device.arch < 75) fail(Code::unsupported, kOp, "device is sm_{}; kernels exist from sm_75 on", device.arch);
-  const CudaRequest request{spec, program, device, max_rows, family};
+  const CudaRequest request{spec, program, device, max_rows, cascades, family};
   CudaKernels kernels;
   for (int c = 0; c < kNumClasses; ++c) {
     const CudaFamily& chosen = choose_family(request, family, c);
@@ -124,8 +125,12 @@ std::vector<CudaKernel> cuda_kernels_of(const AttentionSpec& spec, const cuda::D
   const variant::Program program = variant::compile(spec.variant);
   const AttentionSpec normal = normalise(spec, program, DeviceKind::cuda);
   std::vector<CudaKernel> kernels;
-  for (const std::int64_t max_rows : {kFewRows, kAnyRows}) {
-    for (CudaKernel& kernel : choose_cuda_kernels(normal, program, device, family, max_rows).classes) {
+  struct Limits {
+    std::int64_t max_rows;
+    bool cascades;
+  };
+  for (const Limits limits : {Limits{kFewRows, false}, Limits{kAnyRows, false}, Limits{kCascadeRows, true}}) {
+    for (CudaKernel& kernel : choose_cuda_kernels(normal, program, device, family, limits.max_rows, limits.cascades).classes) {
       const bool seen = std::any_of(kernels.begin(), kernels.end(), [&](const CudaKernel& k) { return k.source == kernel.source; });
       if (!seen) kernels.push_back(std::move(kernel));
     }

@@ -12,18 +12,25 @@
 namespace girih::attention {
 namespace {
 
-constexpr int kTileRows = 128;  // of two warpgroups
+constexpr int kGroupRows = 64;  // of a warpgroup
+constexpr int kTileRows = 2 * kGroupRows;
 constexpr int kProducers = 128;
 constexpr int kWideners = 128;  // producers more where K and V are widened
-constexpr int kConsumers = 2 * 128;
-constexpr std::int64_t kStackRow = 128;  // bytes of a row of shared memory
+constexpr int kGroupThreads = 128;
+constexpr std::int64_t kReservedPerBlock = 1024;  // shared memory that the driver takes of each block
+constexpr std::int64_t kStackRow = 128;           // bytes of a row of shared memory
 
 struct Shape {
-  int step = 0;    // keys
-  int stages = 2;  // of K, and of V as it is brought
+  int step = 0;          // keys
+  int stages = 2;        // of K, and of V as it is brought
+  int rows = kTileRows;  // of a tile
+  int blocks_per_sm = 1;
 };
 /// Longest steps first: the widths that kernels/ptx/wgmma.cuh has.
 constexpr std::array<Shape, 4> kShapes16 = {{{176, 2}, {128, 2}, {96, 2}, {64, 2}}};
+/// Of one warpgroup, so that a multiprocessor has room for two blocks, or for one beside a block of decode.
+constexpr std::array<Shape, 5> kHalfShapes16 = {
+    {{176, 2, kGroupRows, 2}, {128, 2, kGroupRows, 2}, {96, 2, kGroupRows, 2}, {80, 2, kGroupRows, 2}, {64, 2, kGroupRows, 2}}};
 /// Of 8 bits, the widths of wgmma_fp8.cuh: steps take half the time, so more of them are under way.
 constexpr std::array<Shape, 6> kShapes8 = {{{128, 4}, {128, 2}, {96, 4}, {96, 2}, {64, 4}, {64, 2}}};
 /// Widened, with the codes in shared memory as well.
@@ -42,7 +49,7 @@ std::int64_t shared_bytes(const CudaRequest& request, Shape shape) {
   const std::int64_t size = bits(request.spec.q_dtype) / 8;
   const std::int64_t key_row = round_up(request.spec.head_dim_qk * size, kStackRow);
   const std::int64_t value_row = round_up(request.spec.head_dim_vo * size, kStackRow);
-  const std::int64_t rows = keeps_rows(request) ? kTileRows * 64 : 0;
+  const std::int64_t rows = keeps_rows(request) ? shape.rows * 64 : 0;
   std::int64_t keys = shape.stages * shape.step * (key_row + value_row);
   std::int64_t rings = 2 * shape.stages;
   if (is_fp8(request.spec)) {
@@ -53,26 +60,42 @@ std::int64_t shared_bytes(const CudaRequest& request, Shape shape) {
     keys = shape.step * (kConsumedStages * (key_row + value_row) + shape.stages * stored);
     rings += 2 * kConsumedStages;
   }
-  return keys + kTileRows * key_row + rows + (2 * rings + 2) * 8 + 16;
+  const std::int64_t query_places = is_fp8(request.spec) ? 1 : shape.rows / kGroupRows;
+  return keys + shape.rows * key_row + rows + 2 * (rings + query_places) * 8 + 16;
 }
 
 /// Registers of a consumer: its share of O, of S, and of P as pairs (e4m3: fours); 44 are left for all else.
-bool has_registers(const AttentionSpec& spec, int step) {
-  const int given = is_widened(spec) ? 216 : is_fp8(spec) ? 232 : 240;
-  return spec.head_dim_vo / 2 + step / 2 + step / (is_fp8(spec) ? 8 : 4) <= given - 44;
+bool has_registers(const AttentionSpec& spec, Shape shape) {
+  const int given = is_widened(spec) ? 216 : is_fp8(spec) || shape.rows < kTileRows ? 232 : 240;
+  return spec.head_dim_vo / 2 + shape.step / 2 + shape.step / (is_fp8(spec) ? 8 : 4) <= given - 44;
+}
+
+/// A level that many requests share, beside their own keys: both lists run at once where a block of each fits a multiprocessor. Fewer rows
+/// are bound by memory, for which whole tiles have more keys under way; more rows are bound by products, of which whole tiles do more.
+bool takes_half_tiles(const CudaRequest& request) {
+  if (!request.cascades || request.spec.batch_invariant) return false;
+  return request.max_rows > kGroupRows && request.max_rows <= kCascadeRows;
 }
 
 /// step 0: none fits.
 Shape shape_of(const CudaRequest& request) {
   const auto fits = [&](Shape shape) {
     if (request.spec.batch_invariant && kInvariantChunk % shape.step != 0) return false;
-    return has_registers(request.spec, shape.step) && shared_bytes(request, shape) <= request.device.shared_per_block;
+    const std::int64_t needed = shared_bytes(request, shape);
+    if (shape.blocks_per_sm * (needed + kReservedPerBlock) > request.device.shared_per_sm) return false;
+    return has_registers(request.spec, shape) && needed <= request.device.shared_per_block;
   };
   const auto first = [&](const auto& shapes) {
     const auto found = std::find_if(shapes.begin(), shapes.end(), fits);
     return found == shapes.end() ? Shape{} : *found;
   };
-  return is_widened(request.spec) ? first(kShapesWidened) : is_fp8(request.spec) ? first(kShapes8) : first(kShapes16);
+  if (is_widened(request.spec)) return first(kShapesWidened);
+  if (is_fp8(request.spec)) return first(kShapes8);
+  if (takes_half_tiles(request)) {
+    const Shape half = first(kHalfShapes16);
+    if (half.step > 0) return half;
+  }
+  return first(kShapes16);
 }
 
 /// Of Q, K and V's types; empty where they are served.
@@ -118,7 +141,9 @@ CudaTile wgmma_tile(const CudaRequest& request, int) {
   const Shape shape = shape_of(request);
   CudaTile tile;
   tile.producers = kProducers + (is_widened(request.spec) ? kWideners : 0);
-  tile.threads = kConsumers + tile.producers;
+  tile.threads = shape.rows / kGroupRows * kGroupThreads + tile.producers;
+  tile.blocks_per_sm = shape.blocks_per_sm;
+  tile.shares_sms = shape.rows < kTileRows;
   tile.stages = shape.stages;
   tile.shared_bytes = shared_bytes(request, shape);
   tile.math = variant::CudaMath::approximate;
@@ -126,7 +151,7 @@ CudaTile wgmma_tile(const CudaRequest& request, int) {
   // worth about four.
   // Windows and documents begin where they may: boxes of keys in pages are no longer than kAlign.
   constexpr int kAlign = 128;
-  tile.tune = {.tile_rows = kTileRows,
+  tile.tune = {.tile_rows = shape.rows,
                .kv_block = shape.step,
                .kv_align = std::gcd(shape.step, kAlign),
                .cost_piece = 4 * shape.step,

@@ -1,7 +1,8 @@
 // Last step of make_plan(): the line is cut for the units and every stretch is written out as items. Whole strips are copies of their
 // first head's items; only the tiles at a unit's ends, and tiles that share rows with others, take the slow path that gives them parts.
 // A tile's parts follow each other both in the list of items and in the workspace, which is what makes merges two integers a tile.
-// Where classes are separate there is a line for each, cut for its own units, so that the cost of one never moves a border of the other.
+// Where classes are separate there is a line for each, cut for its own units, so that the cost of one never moves a border of the other;
+// only whether there is any may (shares_of).
 #include <algorithm>
 #include <cstring>
 
@@ -197,10 +198,16 @@ std::span<const LineStrip> strips_of(Planner& p, const ScheduleState& schedule, 
   return out;
 }
 
+/// Where a multiprocessor has room for two blocks of large tiles or one beside a block of small ones, and both lists have work, half of the
+/// large one's blocks have none, and make room.
 /// Blocks of equal work do not end together: multiprocessors that share their way to memory with more others are slower, by a tenth on an
 /// H200. So where work takes long enough to make up for more cuts, the last of it goes in short units to those that are free.
 UnitShares shares_of(const Planner& p, const ScheduleState& schedule, int list) {
   const std::int32_t units = class_units(schedule, list);
+  const bool both = p.total_cost[kSmall] > 0 && p.total_cost[kLarge] > 0;
+  if (list == kLarge && both && schedule.cuda != nullptr && schedule.cuda->kernels.classes[list].shares_sms) {
+    return {units, units / 2, units - units / 2, 0};
+  }
   if (schedule.cuda == nullptr || schedule.cuda->kernels.classes[list].unit_turns == 1) return abi::equal_shares(units);
   constexpr std::int32_t kShare = 20;       // of 256
   constexpr std::int64_t kFewestSteps = 4;  // of such a unit, beside what its cut costs

@@ -143,7 +143,8 @@ std::shared_ptr<ScheduleState> make_cuda_state(const cuda::DeviceInfo& device, i
   }
   auto cuda = std::make_shared<CudaState>();
   cuda->device = device;
-  cuda->kernels = choose_cuda_kernels(state->spec, state->program, device, options.family, state->limits.max_qo_len * state->group);
+  cuda->kernels = choose_cuda_kernels(state->spec, state->program, device, options.family, state->limits.max_qo_len * state->group,
+                                      state->limits.max_segments > 1);
   state->tune = cuda->kernels.tune;
   const int sms = options.num_sms > 0 ? options.num_sms : device.num_sms;
   // With batch_invariant the class of a group of several requests is large, whatever its rows; plan() refuses such groups here.

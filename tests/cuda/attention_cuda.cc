@@ -32,6 +32,7 @@ constexpr std::array<const char*, 3> kFamilies{"", "mma", "floor"};
 struct CaseRun {
   const char* family;
   AttentionCase c;
+  bool as_cascade = false;  // by limits for which Hopper has a kernel of its own
 };
 void PrintTo(const CaseRun& run, std::ostream* out) { *out << run.c.name << ' ' << run.family; }
 
@@ -57,6 +58,8 @@ void add_runs(const AttentionCase& c, bool floor, std::vector<CaseRun>& all) {
     all.push_back({family, c});
   }
   if (!has_more && takes_if_asked(c.spec)) all.push_back({"wgmma", c});
+  const bool has_cascades = std::any_of(on_hopper.begin(), on_hopper.end(), [](const auto& kernel) { return kernel.shares_sms; });
+  if (has_cascades && emulator::max_rows(c) <= attention::kCascadeRows) all.push_back({"", c, true});
 }
 
 std::vector<CaseRun> all_runs() {
@@ -69,7 +72,13 @@ std::vector<CaseRun> all_runs() {
   return all;
 }
 
-std::string name_of(const CaseRun& run) { return run.c.name + "_" + (*run.family == '\0' ? "chosen" : run.family); }
+std::string name_of(const CaseRun& run) {
+  return run.c.name + "_" + (*run.family == '\0' ? "chosen" : run.family) + (run.as_cascade ? "_as_cascade" : "");
+}
+
+void set_limits(const CaseRun& run, Problem& p) {
+  if (run.as_cascade) emulator::allow_cascades(p.limits, p.spec.num_qo_heads / p.spec.num_kv_heads);
+}
 
 bool has_family(const CaseRun& run) { return run.family != std::string_view("wgmma") || gpu().context->cuda().device->info().arch == 90; }
 
@@ -92,7 +101,8 @@ class WarmUp : public testing::Environment {
     std::vector<jit::KernelSource> sources;
     for (const CaseRun& run : all_runs()) {
       if (!chosen.contains(name_of(run)) || !has_family(run)) continue;
-      const Problem p(run.c);
+      Problem p(run.c);
+      set_limits(run, p);
       const auto state =
           attention::make_cuda_state(runtime.device->info(), 0, p.c.spec, p.limits, {.num_units = 0, .num_sms = 0, .family = run.family});
       for (int k = 0; k < attention::kNumClasses; ++k) {
@@ -114,9 +124,9 @@ class AttentionCuda : public testing::TestWithParam<CaseRun> {};
 TEST_P(AttentionCuda, MatchesReference) {
   GIRIH_NEEDS_GPU();
   if (!has_family(GetParam())) GTEST_SKIP() << "needs sm_90";
-  const auto& [family, c] = GetParam();
-  const Problem p(c);
-  EXPECT_TRUE(cases::matches(p, cases::reference(p), execute(p, {.num_units = 0, .num_sms = 0, .family = family})));
+  Problem p(GetParam().c);
+  set_limits(GetParam(), p);
+  EXPECT_TRUE(cases::matches(p, cases::reference(p), execute(p, {.num_units = 0, .num_sms = 0, .family = GetParam().family})));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionCuda, testing::ValuesIn(all_runs()), [](const auto& info) { return name_of(info.param); });

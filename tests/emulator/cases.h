@@ -156,6 +156,12 @@ inline std::int64_t max_rows(const cases::AttentionCase& c) {
   return std::max<std::int64_t>(tokens, 1) * (c.spec.num_qo_heads / c.spec.num_kv_heads);
 }
 
+/// Limits for which cascades have a kernel of their own, whatever segments the case has; it must have no more rows.
+inline void allow_cascades(AttentionLimits& limits, std::int64_t group) {
+  limits.max_qo_len = attention::kCascadeRows / group;
+  limits.max_segments = std::max<std::int64_t>(limits.max_segments, 2);
+}
+
 /// The mma family as it is on sm_89, whose products of bytes sm_90's emulator runs as well.
 inline constexpr std::string_view kMmaOfSm89 = "mma_sm89";
 struct FamilyOfChip {

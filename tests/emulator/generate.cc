@@ -30,12 +30,13 @@ std::string key_of(const AttentionSpec& given) {
   return attention::spec_key(attention::normalise(given, program, DeviceKind::cuda), program);
 }
 
-/// Distinct kernels of all specs, in order. Those for few rows where a case of the spec asks for them.
+/// Distinct kernels of all specs, in order. Those for few rows, or for cascades, where a case of the spec asks for them.
 std::vector<Numbered> choose_kernels(int arch) {
   std::map<std::string, cases::AttentionCase> by_name;
-  std::set<std::string> with_few_rows;  // keys of specs
+  std::set<std::string> with_few_rows, with_cascades;  // keys of specs
   for (cases::AttentionCase& c : all_cases(arch)) {
     if (max_rows(c) <= attention::kFewRows) with_few_rows.insert(key_of(c.spec));
+    if (max_rows(c) <= attention::kCascadeRows) with_cascades.insert(key_of(c.spec));
     by_name.emplace(c.name, c);
   }
   std::vector<Numbered> kernels;
@@ -47,11 +48,13 @@ std::vector<Numbered> choose_kernels(int arch) {
     const AttentionSpec spec = attention::normalise(found->second.spec, program, DeviceKind::cuda);
     for (const std::string_view family : families_of(spec, program, arch)) {
       if (family == "floor" && !wanted.floor_too) continue;
-      for (const std::int64_t rows : {attention::kFewRows, attention::kAnyRows}) {
+      for (const std::int64_t rows : {attention::kFewRows, attention::kCascadeRows, attention::kAnyRows}) {
+        const bool cascades = rows == attention::kCascadeRows;
         if (rows == attention::kFewRows && !with_few_rows.contains(key_of(found->second.spec))) continue;
+        if (cascades && !with_cascades.contains(key_of(found->second.spec))) continue;
         const FamilyOfChip of = family_of_chip(family, arch);
         for (attention::CudaKernel& kernel :
-             attention::choose_cuda_kernels(spec, program, emulated_device(of.arch), of.family, rows).classes) {
+             attention::choose_cuda_kernels(spec, program, emulated_device(of.arch), of.family, rows, cascades).classes) {
           if (seen.insert(kernel.source).second) kernels.push_back({std::move(kernel), static_cast<int>(kernels.size())});
         }
       }

@@ -242,12 +242,15 @@ GIRIH_FAKE cuLaunchKernelEx(const LaunchConfig* config, void* function, void** p
   if (config->grid[0] == 0 || config->block[0] == 0 || config->block[0] > 1024 || config->shared_bytes > 227 * 1024) return kInvalidValue;
   if (state().hooks.prepare == nullptr) return add(config->stream, [] {});  // no kernel is known
   constexpr int kClusterDimension = 4;                                      // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+  constexpr int kProgrammaticStreamSerialization = 6;
   int cluster_size = 1;
+  bool dependent = false;
   for (std::uint32_t i = 0; i < config->num_attributes; ++i) {
     if (config->attributes[i].id == kClusterDimension) cluster_size = static_cast<int>(config->attributes[i].value.words[0]);
+    if (config->attributes[i].id == kProgrammaticStreamSerialization) dependent = config->attributes[i].value.flag != 0;
   }
   void* prepared = state().hooks.prepare({static_cast<FunctionData*>(function)->name.c_str(), params[0], static_cast<int>(config->grid[0]),
-                                          static_cast<int>(config->block[0]), config->shared_bytes, cluster_size});
+                                          static_cast<int>(config->block[0]), config->shared_bytes, cluster_size, dependent});
   return add(config->stream, [prepared] { state().hooks.execute(prepared); });
 }
 

@@ -14,6 +14,7 @@ struct LaunchCall {
   int num_threads;
   std::int64_t shared_bytes;
   int cluster_size;
+  bool dependent;  // programmatic stream serialization
 };
 
 /// What a launch does: prepare() when it is queued (or captured), execute() each time it is its turn.

@@ -86,8 +86,10 @@ class List {
     const AttentionSpec spec = attention::normalise(listed.spec, program, DeviceKind::cuda);
     for (const std::string_view family : emulator::families_of(spec, program, arch_)) {
       if (family == emulator::kMmaOfSm89 || (family == "floor" && !listed.floor_too)) continue;
-      for (const std::int64_t rows : {attention::kAnyRows, attention::kFewRows}) {
-        const attention::CudaKernels kernels = attention::choose_cuda_kernels(spec, program, cuda::example_device(arch_), family, rows);
+      for (const std::int64_t rows : {attention::kAnyRows, attention::kFewRows, attention::kCascadeRows}) {
+        const bool cascades = rows == attention::kCascadeRows;
+        const attention::CudaKernels kernels =
+            attention::choose_cuda_kernels(spec, program, cuda::example_device(arch_), family, rows, cascades);
         for (int c = 0; c < attention::kNumClasses; ++c) add_attention(kernels.classes[c], c, spec, listed.of_model);
       }
     }
