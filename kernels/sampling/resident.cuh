@@ -1,0 +1,671 @@
+// A row that stays: the blocks of a cluster read it once, into their shared memory, and pass over it there, two blocks a multiprocessor, so
+// that one row is read or written while another is worked on. A warp has a run of the row to itself and reads only what it copied: a pass
+// needs no barrier, and what warps find goes to all blocks at once, behind one barrier of the cluster. All blocks then come to the same
+// decision by themselves. Cuts are exact for every row: a sample guesses in which keys one lies, and a pass counts whether it does.
+#pragma once
+
+#include "sampling/sample.cuh"
+
+namespace girih::sampling {
+
+/// Fixed part of a block's shared memory; its part of the row follows.
+struct ResidentShared {
+  static constexpr int kBins = 1024;
+  static constexpr int kBinsEach = kBins / kThreads;
+  static constexpr int kBinBits = 10;
+  static constexpr int kShares = 8 * kWarps;  // warps of the largest cluster
+  static constexpr int kFew = 64;
+  u64 scratch[kWarps];
+  Edits edits;
+  u64 shares[2][2][kShares];  // what each warp of the cluster found: of two exchanges in turn, two numbers each
+  u32 histogram[2 * kBins];
+  u32 num_few;  // this block's entries of the bin where the cut is
+  u32 few_key[kFew];
+  i32 few_position[kFew];
+  u32 all_key[kFew];  // those of all blocks
+  i32 all_position[kFew];
+  u64 all_amount[kFew];
+  Cut cut;
+  int bin;
+  u64 above;
+  u64 amount;
+};
+constexpr int kResidentFixed = static_cast<int>((sizeof(ResidentShared) + 127) / 128 * 128);
+constexpr int kGroupBytes = ptx::kWarp * kChunkBytes;  // a warp's step: a chunk for each lane
+
+template <typename T, bool kProbs>
+struct Resident {
+  using S = ResidentShared;
+  static constexpr int kItems = kChunkBytes / static_cast<int>(sizeof(T));
+  static constexpr float kNothing = kProbs ? 0.0F : -kInfinity;
+  static constexpr u32 kNothingKey = kProbs ? 0x80000000U : abi::kKeyOfMinusInf;
+  static constexpr int kKeyBits = kSame<T, float> ? 0 : kSame<T, f16> ? 13 : 16;  // 2^kKeyBits keys in a row are of one value at most
+  static constexpr int kSampledGroups = kSame<T, float> ? 4 : 2;                  // of so many one, and of each chunk one entry
+  static constexpr int kLeastSampled = 16384;                                     // shorter rows are not sampled
+
+  S& s;
+  const u8* row;
+  i64 stride;
+  int n, lead;
+  int size;                    // of the cluster
+  int share;                   // this warp's number in it
+  int base, begin, end, last;  // groups: the block's first, this warp's, the end of the block's
+  int parity = 0;
+  float temperature = 1.0F;
+  Weighting w = make_weighting(kProbs, 1.0F, 1.0F);
+  u32 largest = kNothingKey;
+  bool nan = false;
+  Cut floor{kNothingKey, Cut::kNone};  // what earlier cuts keep
+
+  __device__ __forceinline__ Resident(const u8* row_, i64 stride_, int n_) : s(own<S>()), row(row_), stride(stride_), n(n_) {
+    lead = stride == static_cast<i64>(sizeof(T)) ? static_cast<int>(reinterpret_cast<u64>(row) % kChunkBytes / sizeof(T)) : 0;
+    size = ptx::cluster_size();
+    const int groups = ceil_div(n + lead, kItems * ptx::kWarp);
+    const int rank = ptx::cluster_rank();
+    base = groups * rank / size;
+    last = groups * (rank + 1) / size;
+    const int warp = ptx::thread_idx() / ptx::kWarp;
+    share = rank * kWarps + warp;
+    begin = base + (last - base) * warp / kWarps;
+    end = base + (last - base) * (warp + 1) / kWarps;
+  }
+
+  __device__ __forceinline__ bool any() const { return largest > kNothingKey; }
+  __device__ __forceinline__ bool plain() const { return floor.key == kNothingKey && floor.limit <= 0; }
+  __device__ __forceinline__ Vec16* slot(int group) const {
+    return reinterpret_cast<Vec16*>(ptx::shared_memory() + kResidentFixed) + (group - base) * ptx::kWarp + ptx::lane_idx();
+  }
+  __device__ __forceinline__ int position(int group) const { return (group * ptx::kWarp + ptx::lane_idx()) * kItems - lead; }
+  __device__ __forceinline__ int first_position() const { return base * ptx::kWarp * kItems - lead; }
+  __device__ __forceinline__ int end_position() const { return last * ptx::kWarp * kItems - lead; }
+
+  /// Asks for the row, in four parts.
+  __device__ __forceinline__ void load() {
+    const bool dense = stride == static_cast<i64>(sizeof(T));
+    int group = begin;
+#pragma unroll 1
+    for (int part = 1; part <= 4; ++part) {
+      const int until = begin + (end - begin) * part / 4;
+#pragma unroll 1
+      for (; group < until; ++group) {
+        const int at = position(group);
+        if (dense && at >= 0 && at + kItems <= n) {
+          ptx::cp_async_16(slot(group), row + static_cast<i64>(at) * static_cast<i64>(sizeof(T)), true);
+        } else {
+          *slot(group) = load_some<T>(row, stride, n, at);
+        }
+      }
+      ptx::cp_async_commit();
+    }
+  }
+
+  static __device__ __forceinline__ void widen(float (&x)[kItems], const Vec16& v) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float part[kPerWord<T>];
+      unpack<T>(part, v.x[i]);
+#pragma unroll
+      for (int e = 0; e < kPerWord<T>; ++e) x[i * kPerWord<T> + e] = part[e];
+    }
+  }
+  /// Calls f(position of x[0], x, where it lies) for each chunk of this thread, in order. NaN counts as no mass.
+  template <typename F>
+  __device__ __forceinline__ void each(F f) const {
+    Vec16* at = slot(begin);
+    int place = position(begin);
+    const int count = end - begin;
+#pragma unroll 2
+    for (int i = 0; i < count; ++i) {
+      float x[kItems];
+      widen(x, *at);
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) x[e] = ptx::max_number(x[e], kNothing);
+      f(place, x, at);
+      at += ptx::kWarp;
+      place += ptx::kWarp * kItems;
+    }
+  }
+
+  /// Two numbers of each warp to all warps.
+  __device__ __forceinline__ void exchange(u64 first, u64 second) {
+    parity ^= 1;
+    const int lane = ptx::lane_idx();
+    if (lane < size) {
+      S& to = size == 1 ? s : *ptx::in_block(&s, lane);
+      to.shares[parity][0][share] = first;
+      to.shares[parity][1][share] = second;
+    }
+    sync_row();
+  }
+  /// Of the first `count` warps.
+  __device__ __forceinline__ u64 sum_of(int which, int count) const {
+    u64 sum = 0;
+#pragma unroll 1
+    for (int i = ptx::lane_idx(); i < count; i += ptx::kWarp) sum += s.shares[parity][which][i];
+    return warp_sum(sum);
+  }
+  __device__ __forceinline__ u64 sum(int which) const { return sum_of(which, size * kWarps); }
+  __device__ __forceinline__ u64 sum_before(int which) const { return sum_of(which, share); }
+  __device__ __forceinline__ u32 most(int which, int shift) const {
+    u32 value = 0;
+#pragma unroll 1
+    for (int i = ptx::lane_idx(); i < size * kWarps; i += ptx::kWarp) value = max(value, static_cast<u32>(s.shares[parity][which][i] >> shift));
+    return ptx::max_warp(value);
+  }
+
+  /// NaN and masked entries lose their value where they lie, and others get their bias and penalties.
+  template <bool kEdits, bool kMasked>
+  __device__ __forceinline__ bool prepare(const abi::SampleParams& p, i64 r) {
+    bool saw_nan = false;
+    ptx::cp_async_wait<0>();
+    if constexpr (kEdits) {
+      static_assert(kSame<T, float>, "edited values are f32");
+      if (ptx::thread_idx() == 0) s.edits.open(p, r);
+#pragma unroll 1
+      for (int group = begin; group < end; ++group) {
+        Vec16 v = *slot(group);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float x = float_of(v.x[e]);
+          saw_nan |= x != x;
+          v.x[e] = bits_of(ptx::max_number(x, kNothing));
+        }
+        *slot(group) = v;
+      }
+      ptx::sync_block();
+      float* s_row = reinterpret_cast<float*>(ptx::shared_memory() + kResidentFixed);
+      patch(s.edits, s_row, first_position(), end_position() - first_position(), kNothing);
+      ptx::sync_block();
+    }
+    if constexpr (kMasked) {
+      const u32* allowed = p.allowed + r * p.allowed_stride;
+#pragma unroll 1
+      for (int group = begin; group < end; ++group) {
+        T* items = reinterpret_cast<T*>(slot(group));
+        const int at = position(group);
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) {
+          const float x = to_f32(items[e]);
+          saw_nan |= x != x;
+          const bool in = at + e >= 0 && at + e < n;
+          if (in && (allowed[(at + e) / 32] >> ((at + e) % 32) & 1U) == 0) items[e] = from_f32<T>(kNothing);
+        }
+      }
+    }
+    return saw_nan;
+  }
+
+  /// The first pass: the largest entry, and with kMass the mass of all by a guessed weighting; true: it is as guessed, and sum(1) is right.
+  template <bool kMass>
+  __device__ __forceinline__ bool survey(float at_temperature, bool saw_nan) {
+    temperature = at_temperature;
+    w = make_weighting(kProbs, 1.0F, temperature);
+    float best = kNothing;
+    SplitMass total{};
+    int group = begin;
+#pragma unroll 1
+    for (int part = 1; part <= 4; ++part) {
+      if (part == 1) ptx::cp_async_wait<3>();
+      if (part == 2) ptx::cp_async_wait<2>();
+      if (part == 3) ptx::cp_async_wait<1>();
+      if (part == 4) ptx::cp_async_wait<0>();
+      const int until = begin + (end - begin) * part / 4;
+#pragma unroll 2
+      for (; group < until; ++group) {
+        float x[kItems];
+        widen(x, *slot(group));
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) {
+          saw_nan |= x[e] != x[e];
+          x[e] = ptx::max_number(x[e], kNothing);
+          best = ptx::max_number(best, x[e]);
+          if constexpr (kMass) {
+            const SplitMass mass = split_mass(scaled_weight<kProbs>(x[e], make_weighting(kProbs, 1.0F, 1.0F)));
+            total.high += mass.high;
+            total.low += mass.low;
+          }
+        }
+      }
+    }
+    const u64 mass = kMass ? warp_sum(joined(total.high, total.low, static_cast<u32>((end - begin) * kItems))) : 0;
+    const u32 key = ptx::max_warp(key_of(best));
+    exchange(static_cast<u64>(ptx::any(saw_nan) ? 1 : 0) << 32 | key, mass);
+    largest = most(0, 0);
+    nan = most(0, 32) != 0;
+    w = make_weighting(kProbs, value_of(largest), temperature);
+    return !kProbs || w.plain;
+  }
+
+  /// sum(0) becomes the mass of what the floor keeps. kStore: weights take the place of f32 entries. Returns this warp's.
+  template <bool kStore = false>
+  __device__ __attribute__((noinline)) u64 masses() {
+    const Weighting weighting = w;
+    const bool all = plain();
+    const Cut kept = floor;
+    SplitMass total{};
+    each([&](int place, auto& x, Vec16* at) {
+      if (!all) {
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) x[e] = kept.keeps(key_of(x[e]), place + e) ? x[e] : kNothing;
+      }
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) {
+        const float weight = scaled_weight<kProbs>(x[e], weighting);
+        const SplitMass mass = split_mass(weight);
+        total.high += mass.high;
+        total.low += mass.low;
+        x[e] = weight;
+      }
+      if constexpr (kStore) *at = Vec16{{bits_of(x[0]), bits_of(x[1]), bits_of(x[2]), bits_of(x[3])}};
+    });
+    const u64 mass = warp_sum(joined(total.high, total.low, static_cast<u32>((end - begin) * kItems)));
+    exchange(mass, 0);
+    return mass;
+  }
+
+  /// The first position of the largest entry.
+  __device__ __attribute__((noinline)) int argmax() {
+    const float top = value_of(largest);
+    u32 first = 0xffffffffU;
+    each([&](int place, auto& x, Vec16*) {
+#pragma unroll
+      for (int e = kItems - 1; e >= 0; --e) {
+        if (x[e] == top) first = min(first, static_cast<u32>(place + e));
+      }
+    });
+    exchange(ptx::max_warp(~first), 0);
+    return static_cast<int>(~most(0, 0));
+  }
+
+  /// The least key whose mass is at least min_p of the largest: a bisection by 32 at once, on the masses themselves.
+  __device__ __attribute__((noinline)) u32 least_key(float min_p) const {
+    const u64 whole = mass_of<kProbs>(value_of(largest), w);
+    const u64 need = min_p >= 1.0F ? whole : mass_needed(whole, min_p);
+    u32 low = kNothingKey + 1;
+    u32 high = largest;
+#pragma unroll 1
+    while (low < high) {
+      const u32 step = (high - low) / ptx::kWarp + 1;
+      const u32 at = min(low + static_cast<u32>(ptx::lane_idx()) * step, high);
+      const u32 enough = ptx::ballot(mass_of<kProbs>(value_of(at), w) >= need);
+      const int below = ptx::kWarp - ptx::popcount(enough);  // lanes before the first that has enough
+      if (below > 0) low = min(low + static_cast<u32>(below - 1) * step, high) + 1;
+      if (below < ptx::kWarp && enough != 0) high = min(high, ptx::shuffle(at, below));
+    }
+    return high;
+  }
+
+  // ---- cuts
+
+  /// The histograms of all blocks, a thread's bins from the top.
+  struct Bins {
+    u64 bins[S::kBinsEach];
+    Scan scan;
+  };
+  struct Bin {
+    int bin;  // -1: all amount to less
+    u64 above;
+    u64 amount;
+  };
+  __device__ __forceinline__ Bins merged() const {
+    Bins b{};
+    const int top = S::kBins - 1 - ptx::thread_idx() * S::kBinsEach;
+    u64 sum = 0;
+#pragma unroll 1
+    for (int block = 0; block < size; ++block) {
+      const u32* histogram = size == 1 ? s.histogram : ptx::in_block(&s, block)->histogram;
+#pragma unroll
+      for (int i = 0; i < S::kBinsEach; ++i) b.bins[i] += read_pair(histogram + 2 * (top - i));
+    }
+#pragma unroll
+    for (int i = 0; i < S::kBinsEach; ++i) sum += b.bins[i];
+    b.scan = block_scan(sum);
+    return b;
+  }
+  /// Where the running sum from the top reaches `need` >= 1.
+  __device__ __attribute__((noinline)) Bin search(const Bins& b, u64 need) const {
+    if (b.scan.total < need) return {-1, b.scan.total, 0};
+    u64 before = b.scan.before;
+#pragma unroll
+    for (int i = 0; i < S::kBinsEach; ++i) {
+      if (before < need && before + b.bins[i] >= need) {
+        s.bin = S::kBins - 1 - ptx::thread_idx() * S::kBinsEach - i;
+        s.above = before;
+        s.amount = b.bins[i];
+      }
+      before += b.bins[i];
+    }
+    ptx::sync_block();
+    const Bin found{s.bin, s.above, s.amount};
+    ptx::sync_block();
+    return found;
+  }
+
+  /// Histogram of the sample: of keys in [low, high], or of the bits of weights with their masses.
+  template <bool kMass>
+  __device__ __forceinline__ Bins sampled(u32 low, u32 high, int shift) {
+    clear_histogram(s);
+    ptx::sync_block();
+    const Weighting weighting = w;
+#pragma unroll 1
+    for (int group = begin + (kSampledGroups - begin % kSampledGroups) % kSampledGroups; group < end; group += kSampledGroups) {
+      const float x = ptx::max_number(to_f32(*reinterpret_cast<const T*>(slot(group))), kNothing);
+      const float weight = kMass ? scaled_weight<kProbs>(x, weighting) : 0.0F;
+      const u32 value = kMass ? bits_of(weight) : key_of(x);
+      if (value < low || value > high) continue;
+      const SplitMass mass = split_mass(weight);
+      add_shared(s.histogram + 2 * ((value - low) >> shift), kMass ? joined(mass.high, mass.low, 1) : 1);
+    }
+    sync_row();
+    const Bins b = merged();
+    sync_row();  // before it is cleared
+    return b;
+  }
+
+  /// Keys between which the first `count` of the order should end.
+  __device__ __attribute__((noinline)) void bracket_by_count(u64 count, u32& low, u32& high) {
+    const float expected = static_cast<float>(count) / static_cast<float>(kSampledGroups * kItems);
+    const float margin = 4.0F * sqrt(expected) + 8.0F;
+    u64 need_low = static_cast<u64>(expected + margin);
+    u64 need_high = expected > margin + 1.0F ? static_cast<u64>(expected - margin) : 0;
+    u32 from = low, to = largest;
+#pragma unroll 1
+    for (int round = 0; round < 2; ++round) {
+      const int shift = max(shift_for<S>(to - from), kKeyBits);
+      const Bins b = sampled<false>(from, to, shift);
+      const Bin first = need_high > 0 ? search(b, need_high) : Bin{S::kBins, 0, 0};
+      const Bin second = search(b, need_low);
+      if (need_high > 0 && first.bin >= 0) to = high = min(to, from + (static_cast<u32>(first.bin) << shift) + ((1U << shift) - 1U));
+      if (second.bin >= 0) low = from = from + (static_cast<u32>(second.bin) << shift);
+      const u64 inside = second.above + second.amount - first.above;
+      if (shift == kKeyBits || inside * static_cast<u64>(kSampledGroups * kItems * 16) < static_cast<u64>(n)) return;
+      need_low -= first.above;
+      need_high -= min(need_high, first.above);
+    }
+  }
+
+  /// The key of a weight, scaled, given by its bits; near it where w is of logits.
+  __device__ __forceinline__ u32 key_of_weight(u32 bits, float slack) const {
+    if constexpr (kProbs) return key_of(float_of(bits) / w.factor);
+    const float d = log(float_of(bits)) * (kLog2E / w.scale);
+    return key_of(w.max + d + slack * (abs(w.max) - d));
+  }
+  /// Keys between which the part p of the mass should end: where the sample's order reaches it, and four standard deviations to both sides.
+  __device__ __attribute__((noinline)) void bracket_by_mass(float p, u32& low, u32& high) {
+    constexpr int kShift = 18;  // 32 bins for a factor of 2
+    if (w.max == kInfinity) return;
+    const u32 top = bits_of(scaled_weight<kProbs>(w.max, w));
+    const u32 bottom = max(top, static_cast<u32>(S::kBins) << kShift) - (static_cast<u32>(S::kBins) << kShift) + 1U;
+    const Bins b = sampled<true>(bottom, top, kShift);
+    const u64 need = static_cast<u64>(static_cast<float>(b.scan.total) * p);
+    float squares = 0;
+    u64 before = b.scan.before;
+#pragma unroll
+    for (int i = 0; i < S::kBinsEach; ++i) {
+      const float weight = float_of(bottom + (static_cast<u32>(S::kBins - 1 - ptx::thread_idx() * S::kBinsEach - i) << kShift));
+      before += b.bins[i];
+      if (b.bins[i] != 0) squares += static_cast<float>(b.bins[i]) * weight * (before <= need ? (1.0F - p) * (1.0F - p) : p * p);
+    }
+    squares = static_cast<float>(block_sum(static_cast<u64>(squares)));
+    const u64 spread = static_cast<u64>(4.0F * sqrt(squares) * sqrt(0x1p43F) + static_cast<float>(b.scan.total) * 2e-4F);
+    const Bin first = need > spread ? search(b, need - spread) : Bin{-1, 0, 0};
+    const Bin second = search(b, need + spread + 1);
+    const u32 least = low;
+    if (first.bin >= 0) high = key_of_weight(bottom + (static_cast<u32>(first.bin) << kShift) + ((1U << kShift) - 1U), 4e-7F);
+    if (second.bin > 0) low = max(least, key_of_weight(bottom + (static_cast<u32>(second.bin) << kShift), -4e-7F));
+    if (low > high) low = least;
+  }
+
+  /// sum(0): mass of all that the floor keeps (kMass), sum(1): amount of what has keys above `high`; the histogram: of keys in [low, end].
+  template <bool kMass>
+  __device__ __forceinline__ void tally(u32 low, u32 high, u32 end_key, int shift) {
+    clear_histogram(s);
+    ptx::sync_block();
+    const Weighting weighting = w;
+    const bool all = plain();
+    const Cut kept = floor;
+    const float from = value_of(low);
+    const float beyond = value_of(high + 1);
+    const u32 width = end_key - low;
+    u32* histogram = s.histogram;
+    SplitMass total{}, above{};
+    u32 num_above = 0;
+    each([&](int place, auto& x, Vec16*) {
+      if (!all) {
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) x[e] = kept.keeps(key_of(x[e]), place + e) ? x[e] : kNothing;
+      }
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) {
+        const bool is_above = x[e] >= beyond;
+        SplitMass mass{};
+        if constexpr (kMass) {
+          mass = split_mass(scaled_weight<kProbs>(x[e], weighting));
+          total.high += mass.high;
+          total.low += mass.low;
+          if (is_above) {
+            above.high += mass.high;
+            above.low += mass.low;
+          }
+        }
+        if (is_above) ++num_above;
+        if (x[e] >= from && !is_above) {
+          const u32 offset = key_of(x[e]) - low;
+          if (offset <= width) {
+            u32* bin = histogram + 2 * (offset >> shift);
+            if constexpr (kMass) {
+              add_shared(bin, joined(mass.high, mass.low, 1));
+            } else {
+              ptx::atomic_add_shared(bin, 1);
+            }
+          }
+        }
+      }
+    });
+    if constexpr (kMass) {
+      const u64 mass = warp_sum(joined(total.high, total.low, static_cast<u32>((end - begin) * kItems)));
+      exchange(mass, warp_sum(joined(above.high, above.low, num_above)));
+    } else {
+      exchange(0, ptx::sum_warp(num_above));
+    }
+  }
+
+  /// The cut behind the first entries with keys in [low, high] that amount to `need`, where these entries are few. Else false.
+  template <bool kMass>
+  __device__ __forceinline__ bool cut_few(u32 low, u32 high, u64 need, Cut& cut) {
+    if (ptx::thread_idx() == 0) s.num_few = 0;
+    ptx::sync_block();
+    const float from = value_of(low);
+    const float beyond = value_of(high + 1);
+    const Cut kept = floor;
+    S& to = s;
+    each([&](int place, auto& x, Vec16*) {
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) {
+        if (!(x[e] >= from) || x[e] >= beyond) continue;
+        const u32 key = key_of(x[e]);
+        if (key < low || key > high || !kept.keeps(key, place + e)) continue;
+        const u32 at = ptx::atomic_add_shared(&to.num_few, 1);
+        if (at >= static_cast<u32>(S::kFew)) continue;
+        to.few_key[at] = key;
+        to.few_position[at] = place + e;
+      }
+    });
+    sync_row();
+    const int thread = ptx::thread_idx();
+    int count = 0;
+#pragma unroll 1
+    for (int block = 0; block < size; ++block) {
+      const S& from_block = size == 1 ? s : *ptx::in_block(&s, block);
+      const int few = static_cast<int>(from_block.num_few);
+      const int i = thread - count;
+      if (count + few <= S::kFew && i >= 0 && i < few) {
+        s.all_key[thread] = from_block.few_key[i];
+        s.all_position[thread] = from_block.few_position[i];
+        s.all_amount[thread] = amount_of<kProbs>(from_block.few_key[i], kMass, w);
+      }
+      count += few;
+    }
+    ptx::sync_block();
+    if (count > S::kFew) return false;
+    if (thread < count) {
+      const u32 key = s.all_key[thread];
+      const i32 place = s.all_position[thread];
+      u64 before = 0;
+#pragma unroll 1
+      for (int i = 0; i < count; ++i) {
+        const bool first = (s.all_key[i] > key) | ((s.all_key[i] == key) & (s.all_position[i] < place));
+        before += first ? s.all_amount[i] : 0;
+      }
+      if (before < need && before + s.all_amount[thread] >= need) s.cut = {key, place + 1};
+    }
+    ptx::sync_block();
+    cut = s.cut;
+    return true;
+  }
+
+  /// The same among entries of one value, many of them.
+  template <bool kMass>
+  __device__ __forceinline__ Cut cut_ties(u32 low, u32 high, u64 need) {
+    const Cut kept = floor;
+    u32 count = 0, key = 0;
+    const auto matches = [&](float x, int place) {
+      const u32 k = key_of(x);
+      return k >= low && k <= high && kept.keeps(k, place);
+    };
+    each([&](int place, auto& x, Vec16*) {
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) {
+        if (!matches(x[e], place + e)) continue;
+        key = key_of(x[e]);
+        ++count;
+      }
+    });
+    const u64 own_count = ptx::sum_warp(count);
+    exchange(own_count, ptx::max_warp(key));
+    key = most(1, 0);
+    const u64 amount = amount_of<kProbs>(key, kMass, w);
+    const u64 ties = (need + amount - 1) / amount;
+    u64 before = sum_before(0);
+    if (before < ties && ties <= before + own_count) {
+#pragma unroll 1
+      for (int group = begin; group < end; ++group) {
+        float x[kItems];
+        widen(x, *slot(group));
+        u32 here = 0;
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) here += matches(ptx::max_number(x[e], kNothing), position(group) + e) ? 1U : 0U;
+        const u64 all = ptx::sum_warp(here);
+        if (before + all >= ties) {
+          u64 seen = before + inclusive(here) - here;
+#pragma unroll
+          for (int e = 0; e < kItems; ++e) {
+            if (!matches(ptx::max_number(x[e], kNothing), position(group) + e)) continue;
+            if (++seen != ties) continue;
+#pragma unroll 1
+            for (int block = 0; block < size; ++block) (size == 1 ? s : *ptx::in_block(&s, block)).cut = {key, position(group) + e + 1};
+          }
+          break;
+        }
+        before += all;
+      }
+    }
+    sync_row();
+    return s.cut;
+  }
+
+  /// Over the lanes up to this one.
+  static __device__ __forceinline__ u64 inclusive(u64 value) {
+#pragma unroll
+    for (int distance = 1; distance < ptx::kWarp; distance *= 2) {
+      const u64 other = shuffle(value, max(ptx::lane_idx() - distance, 0));
+      if (ptx::lane_idx() >= distance) value += other;
+    }
+    return value;
+  }
+
+  /// What keeps the first entries of those that the floor keeps: `count` of them, or (kMass) the part p of their mass (of `whole`, where
+  /// that is not 0).
+  template <bool kMass>
+  __device__ __attribute__((noinline)) Cut find(u64 count, float p, u64 whole) {
+    u32 low = floor.least();
+    u32 high = abi::kKeyOfInf;
+    if (low > largest) return floor;
+    if (plain() && n >= kLeastSampled) {
+      if constexpr (kMass) {
+        bracket_by_mass(p, low, high);
+      } else {
+        bracket_by_count(count, low, high);
+      }
+    }
+    u64 need = count;
+    bool first = true;
+    for (;;) {
+      const u32 end_key = max(min(high, largest), low);
+      const int shift = max(shift_for<S>(end_key - low), kKeyBits);
+      tally<kMass>(low, high, end_key, shift);
+      const u64 above = sum(1);
+      if (kMass && first) need = mass_needed(whole != 0 ? whole : sum(0), p);
+      first = false;
+      if (need <= above) {
+        low = high + 1;
+        high = abi::kKeyOfInf;
+        sync_row();
+        continue;
+      }
+      const Bins b = merged();
+      if (need > above + b.scan.total) {
+        sync_row();
+        if (low <= floor.least()) return floor;
+        high = low - 1;
+        low = floor.least();
+        continue;
+      }
+      const Bin found = search(b, need - above);
+      low += static_cast<u32>(found.bin) << shift;
+      high = min(low + ((1U << shift) - 1U), end_key);
+      const u64 left = need - above - found.above;
+      Cut cut{};
+      if (cut_few<kMass>(low, high, left, cut)) return cut;
+      if (high - low < 1U << kKeyBits) return cut_ties<kMass>(low, high, left);
+    }
+  }
+
+  /// One warp: of its entries that the floor keeps, the first with which their masses add up to more than `left`.
+  struct Drawn {
+    int position;
+    float value;
+    bool here;  // in this lane
+  };
+  __device__ __forceinline__ Drawn draw(u64 left) const {
+    Drawn drawn{0, 0, false};
+#pragma unroll 1
+    for (int group = begin; group < end; ++group) {
+      float x[kItems];
+      u64 mass[kItems];
+      u64 lane_mass = 0;
+      widen(x, *slot(group));
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) {
+        x[e] = ptx::max_number(x[e], kNothing);
+        mass[e] = floor.keeps(key_of(x[e]), position(group) + e) ? mass_of<kProbs>(x[e], w) : 0;
+        lane_mass += mass[e];
+      }
+      const u64 all = warp_sum(lane_mass);
+      if (left >= all) {
+        left -= all;
+        continue;
+      }
+      u64 before = inclusive(lane_mass) - lane_mass;
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) {
+        if (before <= left && left < before + mass[e]) drawn = {position(group) + e, x[e], true};
+        before += mass[e];
+      }
+      break;
+    }
+    return drawn;
+  }
+};
+
+}  // namespace girih::sampling
