@@ -33,6 +33,15 @@ struct ResidentShared {
 constexpr int kResidentFixed = static_cast<int>((sizeof(ResidentShared) + 127) / 128 * 128);
 constexpr int kGroupBytes = ptx::kWarp * kChunkBytes;  // a warp's step: a chunk for each lane
 
+/// A cut as values of a row compare with it: entries have no NaN, and -0 is 0.
+struct ValueCut {
+  float from;  // kept from here on,
+  float tie;   // and of this value those before the limit
+  int limit;
+  __device__ __forceinline__ explicit ValueCut(Cut cut) : from(value_of(cut.key + 1)), tie(value_of(cut.key)), limit(cut.limit) {}
+  __device__ __forceinline__ bool keeps(float x, int position) const { return (x >= from) | ((x == tie) & (position < limit)); }
+};
+
 template <typename T, bool kProbs>
 struct Resident {
   using S = ResidentShared;
@@ -114,7 +123,7 @@ struct Resident {
     Vec16* at = slot(begin);
     int place = position(begin);
     const int count = end - begin;
-#pragma unroll 2
+#pragma unroll 1
     for (int i = 0; i < count; ++i) {
       float x[kItems];
       widen(x, *at);
@@ -126,8 +135,18 @@ struct Resident {
     }
   }
 
+  static __device__ __forceinline__ int first_bit(u32 bits) { return ptx::popcount((bits & (0U - bits)) - 1U); }
+  /// The entry of the lowest bit; x stays in registers.
+  static __device__ __forceinline__ float pick(const float (&x)[kItems], u32 bits) {
+    const int first = first_bit(bits);
+    float value = x[0];
+#pragma unroll
+    for (int e = 1; e < kItems; ++e) value = e == first ? x[e] : value;
+    return value;
+  }
+
   /// Two numbers of each warp to all warps.
-  __device__ __forceinline__ void exchange(u64 first, u64 second) {
+  __device__ __attribute__((noinline)) void exchange(u64 first, u64 second) {
     parity ^= 1;
     const int lane = ptx::lane_idx();
     if (lane < size) {
@@ -138,7 +157,7 @@ struct Resident {
     sync_row();
   }
   /// Of the first `count` warps.
-  __device__ __forceinline__ u64 sum_of(int which, int count) const {
+  __device__ __attribute__((noinline)) u64 sum_of(int which, int count) const {
     u64 sum = 0;
 #pragma unroll 1
     for (int i = ptx::lane_idx(); i < count; i += ptx::kWarp) sum += s.shares[parity][which][i];
@@ -146,7 +165,7 @@ struct Resident {
   }
   __device__ __forceinline__ u64 sum(int which) const { return sum_of(which, size * kWarps); }
   __device__ __forceinline__ u64 sum_before(int which) const { return sum_of(which, share); }
-  __device__ __forceinline__ u32 most(int which, int shift) const {
+  __device__ __attribute__((noinline)) u32 most(int which, int shift) const {
     u32 value = 0;
 #pragma unroll 1
     for (int i = ptx::lane_idx(); i < size * kWarps; i += ptx::kWarp) value = max(value, static_cast<u32>(s.shares[parity][which][i] >> shift));
@@ -210,7 +229,7 @@ struct Resident {
       if (part == 3) ptx::cp_async_wait<1>();
       if (part == 4) ptx::cp_async_wait<0>();
       const int until = begin + (end - begin) * part / 4;
-#pragma unroll 2
+#pragma unroll 1
       for (; group < until; ++group) {
         float x[kItems];
         widen(x, *slot(group));
@@ -241,12 +260,12 @@ struct Resident {
   __device__ __attribute__((noinline)) u64 masses() {
     const Weighting weighting = w;
     const bool all = plain();
-    const Cut kept = floor;
+    const ValueCut kept(floor);
     SplitMass total{};
     each([&](int place, auto& x, Vec16* at) {
       if (!all) {
 #pragma unroll
-        for (int e = 0; e < kItems; ++e) x[e] = kept.keeps(key_of(x[e]), place + e) ? x[e] : kNothing;
+        for (int e = 0; e < kItems; ++e) x[e] = kept.keeps(x[e], place + e) ? x[e] : kNothing;
       }
 #pragma unroll
       for (int e = 0; e < kItems; ++e) {
@@ -423,7 +442,7 @@ struct Resident {
     ptx::sync_block();
     const Weighting weighting = w;
     const bool all = plain();
-    const Cut kept = floor;
+    const ValueCut kept(floor);
     const float from = value_of(low);
     const float beyond = value_of(high + 1);
     const u32 width = end_key - low;
@@ -433,14 +452,14 @@ struct Resident {
     each([&](int place, auto& x, Vec16*) {
       if (!all) {
 #pragma unroll
-        for (int e = 0; e < kItems; ++e) x[e] = kept.keeps(key_of(x[e]), place + e) ? x[e] : kNothing;
+        for (int e = 0; e < kItems; ++e) x[e] = kept.keeps(x[e], place + e) ? x[e] : kNothing;
       }
+      u32 inside = 0;
 #pragma unroll
       for (int e = 0; e < kItems; ++e) {
         const bool is_above = x[e] >= beyond;
-        SplitMass mass{};
         if constexpr (kMass) {
-          mass = split_mass(scaled_weight<kProbs>(x[e], weighting));
+          const SplitMass mass = split_mass(scaled_weight<kProbs>(x[e], weighting));
           total.high += mass.high;
           total.low += mass.low;
           if (is_above) {
@@ -449,16 +468,18 @@ struct Resident {
           }
         }
         if (is_above) ++num_above;
-        if (x[e] >= from && !is_above) {
-          const u32 offset = key_of(x[e]) - low;
-          if (offset <= width) {
-            u32* bin = histogram + 2 * (offset >> shift);
-            if constexpr (kMass) {
-              add_shared(bin, joined(mass.high, mass.low, 1));
-            } else {
-              ptx::atomic_add_shared(bin, 1);
-            }
-          }
+        inside |= x[e] >= from && !is_above ? 1U << e : 0U;
+      }
+#pragma unroll 1
+      for (; inside != 0; inside &= inside - 1) {  // few lanes have one, fewer have two
+        const float value = pick(x, inside);
+        const u32 offset = key_of(value) - low;
+        if (offset > width) continue;
+        u32* bin = histogram + 2 * (offset >> shift);
+        if constexpr (kMass) {
+          add_shared(bin, mass_of<kProbs>(value, weighting));
+        } else {
+          ptx::atomic_add_shared(bin, 1);
         }
       }
     });
@@ -480,15 +501,18 @@ struct Resident {
     const Cut kept = floor;
     S& to = s;
     each([&](int place, auto& x, Vec16*) {
+      u32 inside = 0;
 #pragma unroll
-      for (int e = 0; e < kItems; ++e) {
-        if (!(x[e] >= from) || x[e] >= beyond) continue;
-        const u32 key = key_of(x[e]);
-        if (key < low || key > high || !kept.keeps(key, place + e)) continue;
+      for (int e = 0; e < kItems; ++e) inside |= x[e] >= from && !(x[e] >= beyond) ? 1U << e : 0U;
+#pragma unroll 1
+      for (; inside != 0; inside &= inside - 1) {
+        const u32 key = key_of(pick(x, inside));
+        const int at_place = place + first_bit(inside);
+        if (key < low || key > high || !kept.keeps(key, at_place)) continue;
         const u32 at = ptx::atomic_add_shared(&to.num_few, 1);
         if (at >= static_cast<u32>(S::kFew)) continue;
         to.few_key[at] = key;
-        to.few_position[at] = place + e;
+        to.few_position[at] = at_place;
       }
     });
     sync_row();

@@ -146,7 +146,7 @@ __device__ __forceinline__ void run_resident_rows(const abi::SampleParams& p) {
       divisor = abi::weight_of_mass(row.sum(0), kProbs && row.w.max == kInfinity ? abi::kOneExponent : row.w.reference);
     }
   }
-  const Cut floor = row.floor;
+  const ValueCut floor(row.floor);
   const Weighting w = row.w;
   const Divider divide(divisor);
   [[maybe_unused]] const bool infinite = kProbs && w.max == kInfinity;
@@ -157,7 +157,7 @@ __device__ __forceinline__ void run_resident_rows(const abi::SampleParams& p) {
       if constexpr (kSoftmax) {
         y[e] = !any ? 0.0F : greedy ? (position + e == argmax ? 1.0F : 0.0F) : divide(kStores ? max(x[e], 0.0F) : weight_of<false>(x[e], w));
       } else {
-        const bool keeps = any && floor.keeps(key_of(x[e]), position + e);
+        const bool keeps = any && floor.keeps(x[e], position + e);
         if constexpr (kMask) {
           y[e] = keeps ? 1.0F : 0.0F;
         } else {
