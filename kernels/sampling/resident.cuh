@@ -49,10 +49,10 @@ struct Resident {
   static constexpr float kNothing = kProbs ? 0.0F : -kInfinity;
   static constexpr u32 kNothingKey = kProbs ? 0x80000000U : abi::kKeyOfMinusInf;
   static constexpr int kKeyBits = kSame<T, float> ? 0 : kSame<T, f16> ? 13 : 16;  // 2^kKeyBits keys in a row are of one value at most
+  static constexpr bool kCleaned = kSame<T, float>;
   static constexpr int kSampledGroups = kSame<T, float> ? 4 : 2;                  // of so many one, and of each chunk one entry
   static constexpr int kLeastSampled = 16384;                                     // shorter rows are not sampled
 
-  S& s;
   const u8* row;
   i64 stride;
   int n, lead;
@@ -65,8 +65,11 @@ struct Resident {
   u32 largest = kNothingKey;
   bool nan = false;
   Cut floor{kNothingKey, Cut::kNone};  // what earlier cuts keep
+  u32 above_high = abi::kKeyOfInf;     // of the latest tally: this warp's mass of what lies above
+  u64 above_mass = 0;
+  bool mostly = false;  // that is most of what the latest cut keeps
 
-  __device__ __forceinline__ Resident(const u8* row_, i64 stride_, int n_) : s(own<S>()), row(row_), stride(stride_), n(n_) {
+  __device__ __forceinline__ Resident(const u8* row_, i64 stride_, int n_) : row(row_), stride(stride_), n(n_) {
     lead = stride == static_cast<i64>(sizeof(T)) ? static_cast<int>(reinterpret_cast<u64>(row) % kChunkBytes / sizeof(T)) : 0;
     size = ptx::cluster_size();
     const int groups = ceil_div(n + lead, kItems * ptx::kWarp);
@@ -117,7 +120,8 @@ struct Resident {
       for (int e = 0; e < kPerWord<T>; ++e) x[i * kPerWord<T> + e] = part[e];
     }
   }
-  /// Calls f(position of x[0], x, where it lies) for each chunk of this thread, in order. NaN counts as no mass.
+  /// Calls f(position of x[0], x, where it lies) for each chunk of this thread, in order. What has no mass is kNothing, NaN included: of f32
+  /// since survey() has been by.
   template <typename F>
   __device__ __forceinline__ void each(F f) const {
     Vec16* at = slot(begin);
@@ -127,8 +131,10 @@ struct Resident {
     for (int i = 0; i < count; ++i) {
       float x[kItems];
       widen(x, *at);
+      if constexpr (!kCleaned) {
 #pragma unroll
-      for (int e = 0; e < kItems; ++e) x[e] = ptx::max_number(x[e], kNothing);
+        for (int e = 0; e < kItems; ++e) x[e] = ptx::max_number(x[e], kNothing);
+      }
       f(place, x, at);
       at += ptx::kWarp;
       place += ptx::kWarp * kItems;
@@ -145,8 +151,19 @@ struct Resident {
     return value;
   }
 
+  /// Weights of a chunk; few rows are scaled.
+  static __device__ __forceinline__ void weigh(float (&weight)[kItems], const float (&x)[kItems], const Weighting& weighting) {
+#pragma unroll
+    for (int e = 0; e < kItems; ++e) weight[e] = kProbs ? x[e] : logit_weight(x[e], weighting);
+    if (kProbs && !weighting.plain) {
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) weight[e] = scaled_weight<kProbs>(x[e], weighting);
+    }
+  }
+
   /// Two numbers of each warp to all warps.
   __device__ __attribute__((noinline)) void exchange(u64 first, u64 second) {
+    S& s = own<S>();
     parity ^= 1;
     const int lane = ptx::lane_idx();
     if (lane < size) {
@@ -158,6 +175,7 @@ struct Resident {
   }
   /// Of the first `count` warps.
   __device__ __attribute__((noinline)) u64 sum_of(int which, int count) const {
+    S& s = own<S>();
     u64 sum = 0;
 #pragma unroll 1
     for (int i = ptx::lane_idx(); i < count; i += ptx::kWarp) sum += s.shares[parity][which][i];
@@ -166,6 +184,7 @@ struct Resident {
   __device__ __forceinline__ u64 sum(int which) const { return sum_of(which, size * kWarps); }
   __device__ __forceinline__ u64 sum_before(int which) const { return sum_of(which, share); }
   __device__ __attribute__((noinline)) u32 most(int which, int shift) const {
+    S& s = own<S>();
     u32 value = 0;
 #pragma unroll 1
     for (int i = ptx::lane_idx(); i < size * kWarps; i += ptx::kWarp) value = max(value, static_cast<u32>(s.shares[parity][which][i] >> shift));
@@ -175,6 +194,7 @@ struct Resident {
   /// NaN and masked entries lose their value where they lie, and others get their bias and penalties.
   template <bool kEdits, bool kMasked>
   __device__ __forceinline__ bool prepare(const abi::SampleParams& p, i64 r) {
+    S& s = own<S>();
     bool saw_nan = false;
     ptx::cp_async_wait<0>();
     if constexpr (kEdits) {
@@ -244,6 +264,7 @@ struct Resident {
             total.low += mass.low;
           }
         }
+        if constexpr (kCleaned) *slot(group) = Vec16{{bits_of(x[0]), bits_of(x[1]), bits_of(x[2]), bits_of(x[3])}};
       }
     }
     const u64 mass = kMass ? warp_sum(joined(total.high, total.low, static_cast<u32>((end - begin) * kItems))) : 0;
@@ -267,17 +288,37 @@ struct Resident {
 #pragma unroll
         for (int e = 0; e < kItems; ++e) x[e] = kept.keeps(x[e], place + e) ? x[e] : kNothing;
       }
+      float weight[kItems];
+      weigh(weight, x, weighting);
 #pragma unroll
       for (int e = 0; e < kItems; ++e) {
-        const float weight = scaled_weight<kProbs>(x[e], weighting);
-        const SplitMass mass = split_mass(weight);
+        const SplitMass mass = split_mass(weight[e]);
         total.high += mass.high;
         total.low += mass.low;
-        x[e] = weight;
       }
-      if constexpr (kStore) *at = Vec16{{bits_of(x[0]), bits_of(x[1]), bits_of(x[2]), bits_of(x[3])}};
+      if constexpr (kStore) *at = Vec16{{bits_of(weight[0]), bits_of(weight[1]), bits_of(weight[2]), bits_of(weight[3])}};
     });
     const u64 mass = warp_sum(joined(total.high, total.low, static_cast<u32>((end - begin) * kItems)));
+    exchange(mass, 0);
+    return mass;
+  }
+
+  /// Whether few_masses() does.
+  __device__ __forceinline__ bool few_left(bool few) const { return (few || mostly) && floor.key <= above_high; }
+  /// The same after cuts, of what the latest tally has not added up: one by one.
+  __device__ __attribute__((noinline)) u64 few_masses() {
+    const Weighting weighting = w;
+    const ValueCut kept(floor);
+    const float beyond = value_of(above_high + 1);
+    u64 mass = 0;
+    each([&](int place, auto& x, Vec16*) {
+      u32 inside = 0;
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) inside |= kept.keeps(x[e], place + e) && !(x[e] >= beyond) ? 1U << e : 0U;
+#pragma unroll 1
+      for (; inside != 0; inside &= inside - 1) mass += mass_of<kProbs>(pick(x, inside), weighting);
+    });
+    mass = warp_sum(mass) + above_mass;
     exchange(mass, 0);
     return mass;
   }
@@ -327,6 +368,7 @@ struct Resident {
     u64 amount;
   };
   __device__ __forceinline__ Bins merged() const {
+    S& s = own<S>();
     Bins b{};
     const int top = S::kBins - 1 - ptx::thread_idx() * S::kBinsEach;
     u64 sum = 0;
@@ -343,6 +385,7 @@ struct Resident {
   }
   /// Where the running sum from the top reaches `need` >= 1.
   __device__ __attribute__((noinline)) Bin search(const Bins& b, u64 need) const {
+    S& s = own<S>();
     if (b.scan.total < need) return {-1, b.scan.total, 0};
     u64 before = b.scan.before;
 #pragma unroll
@@ -363,6 +406,7 @@ struct Resident {
   /// Histogram of the sample: of keys in [low, high], or of the bits of weights with their masses.
   template <bool kMass>
   __device__ __forceinline__ Bins sampled(u32 low, u32 high, int shift) {
+    S& s = own<S>();
     clear_histogram(s);
     ptx::sync_block();
     const Weighting weighting = w;
@@ -438,6 +482,7 @@ struct Resident {
   /// sum(0): mass of all that the floor keeps (kMass), sum(1): amount of what has keys above `high`; the histogram: of keys in [low, end].
   template <bool kMass>
   __device__ __forceinline__ void tally(u32 low, u32 high, u32 end_key, int shift) {
+    S& s = own<S>();
     clear_histogram(s);
     ptx::sync_block();
     const Weighting weighting = w;
@@ -446,7 +491,6 @@ struct Resident {
     const float from = value_of(low);
     const float beyond = value_of(high + 1);
     const u32 width = end_key - low;
-    u32* histogram = s.histogram;
     SplitMass total{}, above{};
     u32 num_above = 0;
     each([&](int place, auto& x, Vec16*) {
@@ -455,19 +499,22 @@ struct Resident {
         for (int e = 0; e < kItems; ++e) x[e] = kept.keeps(x[e], place + e) ? x[e] : kNothing;
       }
       u32 inside = 0;
+      float weight[kItems];
+      if constexpr (kMass) weigh(weight, x, weighting);
 #pragma unroll
       for (int e = 0; e < kItems; ++e) {
         const bool is_above = x[e] >= beyond;
         if constexpr (kMass) {
-          const SplitMass mass = split_mass(scaled_weight<kProbs>(x[e], weighting));
+          const SplitMass mass = split_mass(weight[e]);
           total.high += mass.high;
           total.low += mass.low;
           if (is_above) {
-            above.high += mass.high;
-            above.low += mass.low;
+            above.high += mass.high - kHighZero;
+            above.low += mass.low - kLowZero;
           }
+        } else if (is_above) {
+          ++num_above;
         }
-        if (is_above) ++num_above;
         inside |= x[e] >= from && !is_above ? 1U << e : 0U;
       }
 #pragma unroll 1
@@ -475,7 +522,7 @@ struct Resident {
         const float value = pick(x, inside);
         const u32 offset = key_of(value) - low;
         if (offset > width) continue;
-        u32* bin = histogram + 2 * (offset >> shift);
+        u32* bin = own<S>().histogram + 2 * (offset >> shift);
         if constexpr (kMass) {
           add_shared(bin, mass_of<kProbs>(value, weighting));
         } else {
@@ -485,8 +532,12 @@ struct Resident {
     });
     if constexpr (kMass) {
       const u64 mass = warp_sum(joined(total.high, total.low, static_cast<u32>((end - begin) * kItems)));
-      exchange(mass, warp_sum(joined(above.high, above.low, num_above)));
+      above_high = high;
+      above_mass = warp_sum(joined(above.high, above.low, 0));
+      exchange(mass, above_mass);
     } else {
+      above_high = abi::kKeyOfInf;
+      above_mass = 0;
       exchange(0, ptx::sum_warp(num_above));
     }
   }
@@ -494,12 +545,12 @@ struct Resident {
   /// The cut behind the first entries with keys in [low, high] that amount to `need`, where these entries are few. Else false.
   template <bool kMass>
   __device__ __forceinline__ bool cut_few(u32 low, u32 high, u64 need, Cut& cut) {
+    S& s = own<S>();
     if (ptx::thread_idx() == 0) s.num_few = 0;
     ptx::sync_block();
     const float from = value_of(low);
     const float beyond = value_of(high + 1);
     const Cut kept = floor;
-    S& to = s;
     each([&](int place, auto& x, Vec16*) {
       u32 inside = 0;
 #pragma unroll
@@ -509,6 +560,7 @@ struct Resident {
         const u32 key = key_of(pick(x, inside));
         const int at_place = place + first_bit(inside);
         if (key < low || key > high || !kept.keeps(key, at_place)) continue;
+        S& to = own<S>();
         const u32 at = ptx::atomic_add_shared(&to.num_few, 1);
         if (at >= static_cast<u32>(S::kFew)) continue;
         to.few_key[at] = key;
@@ -551,6 +603,7 @@ struct Resident {
   /// The same among entries of one value, many of them.
   template <bool kMass>
   __device__ __forceinline__ Cut cut_ties(u32 low, u32 high, u64 need) {
+    S& s = own<S>();
     const Cut kept = floor;
     u32 count = 0, key = 0;
     const auto matches = [&](float x, int place) {
@@ -637,6 +690,7 @@ struct Resident {
         sync_row();
         continue;
       }
+      mostly = kMass && above >= need / 2;
       const Bins b = merged();
       if (need > above + b.scan.total) {
         sync_row();

@@ -66,14 +66,17 @@ __device__ __forceinline__ void run_resident_sample(const abi::SampleParams& p) 
     const u32 least = row.least_key(min_p);
     if (least > row.floor.key) row.floor = {least - 1, Cut::kNone};
   }
-  if (!known || !row.plain()) {
+  if (kCuts && row.few_left(by_count && top_k <= row.n / 16)) {
+    row.few_masses();
+    which = 0;
+  } else if (!known || !row.plain()) {
     row.masses();
     which = 0;
   }
   const u64 kept = row.sum(which);
   const u64 left = abi::multiply_high(random, kept);
   const u64 before = row.sum_before(which);
-  if (left < before || left - before >= row.s.shares[row.parity][which][row.share]) return;
+  if (left < before || left - before >= own<ResidentShared>().shares[row.parity][which][row.share]) return;
   const auto drawn = row.draw(left - before);
   if (!drawn.here) return;
   p.tokens.set(r, 0, drawn.position);
@@ -142,7 +145,11 @@ __device__ __forceinline__ void run_resident_rows(const abi::SampleParams& p) {
     if constexpr (kMask) {
       sync_row();  // others may be reading this block's memory still
     } else {
-      row.template masses<kStores>();
+      if (!kSoftmax && row.few_left(kKind == RowKind::top_k_renorm && top_k <= p.vocab / 16)) {
+        row.few_masses();
+      } else {
+        row.template masses<kStores>();
+      }
       divisor = abi::weight_of_mass(row.sum(0), kProbs && row.w.max == kInfinity ? abi::kOneExponent : row.w.reference);
     }
   }
