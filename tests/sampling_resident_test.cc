@@ -28,7 +28,9 @@ const Context& cpu() {
 }
 
 template <typename T>
-constexpr DType kType = kSame<T, float> ? DType::f32 : kSame<T, f16> ? DType::f16 : DType::bf16;
+constexpr DType kType = kSame<T, float> ? DType::f32
+                        : kSame<T, f16> ? DType::f16
+                                        : DType::bf16;
 
 template <typename T>
 struct Rows {
@@ -127,9 +129,9 @@ struct Filters {
   float top_p, min_p;
   bool joint;
 };
-constexpr Filters kFilters[] = {{0, 1, 0, false},       {1, 1, 0, false},       {50, 1, 0, false},        {3000, 1, 0, false},
-                                {0, 0.9F, 0, false},    {0, 0.3F, 0, false},    {0, 1, 0.1F, false},      {40, 0.8F, 0, false},
-                                {40, 0.8F, 0, true},    {5000, 0.6F, 0, false}, {5000, 0.6F, 0.2F, true}, {0, 0, 0, false},
+constexpr Filters kFilters[] = {{0, 1, 0, false},        {1, 1, 0, false},       {50, 1, 0, false},        {3000, 1, 0, false},
+                                {0, 0.9F, 0, false},     {0, 0.3F, 0, false},    {0, 1, 0.1F, false},      {40, 0.8F, 0, false},
+                                {40, 0.8F, 0, true},     {5000, 0.6F, 0, false}, {5000, 0.6F, 0.2F, true}, {0, 0, 0, false},
                                 {0, 0.99F, 0.01F, false}};
 
 template <typename T, bool kProbs>
@@ -296,6 +298,51 @@ TEST(SamplingResident, SoftmaxInPlace) {
   EXPECT_EQ(0, std::memcmp(want.memory.data(), rows.memory.data(), want.memory.size() * 4));
 }
 
+template <typename T>
+void top_k_kernel(abi::TopKParams p) {
+  sampling::run_resident_top_k<T>(p);
+}
+template <typename T>
+void check_top_k(std::int64_t vocab, std::int64_t k, bool sorted, int cluster) {
+  SCOPED_TRACE(testing::Message() << "vocab " << vocab << " k " << k << " sorted " << sorted << " cluster " << cluster);
+  Rows<T> rows = odd_rows<T>(vocab, static_cast<unsigned>(k), 1);
+  constexpr auto kRows = static_cast<std::size_t>(kKinds);
+  std::vector<std::int64_t> want(kRows * static_cast<std::size_t>(k)), got(want);
+  std::vector<T> want_values(want.size()), got_values(want.size());
+  std::vector<std::int32_t> starts(kRows), lengths(kRows), offsets(kRows);
+  for (std::size_t r = 0; r < kRows; ++r) {
+    starts[r] = static_cast<std::int32_t>(vocab) * static_cast<std::int32_t>(r % 3) / 7;
+    lengths[r] = r == 2 ? 0 : (static_cast<std::int32_t>(vocab) - starts[r]) * (r % 4 == 1 ? 1 : 2) / 2;
+    offsets[r] = 100 * static_cast<std::int32_t>(r);
+  }
+  TopKArgs args;
+  args.input = rows.view();
+  args.k = k;
+  args.sorted = sorted;
+  args.row_starts = TensorView(starts.data(), DType::i32, {kKinds});
+  args.row_lengths = TensorView(lengths.data(), DType::i32, {kKinds});
+  args.index_offsets = TensorView(offsets.data(), DType::i32, {kKinds});
+  args.indices = TensorView(want.data(), DType::i64, {kKinds, k});
+  args.values = TensorView(want_values.data(), kType<T>, {kKinds, k});
+  top_k(cpu(), args);
+  args.indices.data = got.data();
+  args.values.data = got_values.data();
+  launch(top_k_kernel<T>, sampling::check_top_k(cpu(), args), options(kKinds, vocab, sizeof(T), cluster));
+  for (std::size_t i = 0; i < want.size(); ++i)
+    ASSERT_EQ(want[i], got[i]) << "row " << i / static_cast<std::size_t>(k) << " place " << i % static_cast<std::size_t>(k);
+  ASSERT_EQ(0, std::memcmp(want_values.data(), got_values.data(), want.size() * sizeof(T)));
+}
+
+TEST(SamplingResident, TopKIsTheCpus) {
+  check_top_k<float>(3, 5, true, 1);
+  check_top_k<float>(900, 1000, false, 1);
+  check_top_k<float>(20000, 50, true, 2);
+  check_top_k<float>(20000, 50, false, 4);
+  check_top_k<bf16>(20000, 700, false, 1);
+  check_top_k<float>(30000, 1024, true, 4);
+  check_top_k<f16>(30000, 129, true, 2);
+}
+
 TEST(SamplingResident, ShapesHoldTheirRows) {
   const cuda::DeviceInfo info = cuda::example_device(90);
   using sampling::KernelKind;
@@ -310,6 +357,7 @@ TEST(SamplingResident, ShapesHoldTheirRows) {
     }
   }
   EXPECT_EQ(0, sampling::resident_shape(info, KernelKind::softmax, DType::f32, {}, 1, 1000000).cluster);
+  EXPECT_EQ(0, sampling::resident_shape(info, KernelKind::top_k, DType::f32, {}, 1, 1000, 2048).cluster);
   EXPECT_EQ(0, sampling::resident_shape(info, KernelKind::sample, DType::bf16, {.edits = true}, 1, 1000).cluster);
   EXPECT_EQ(0, sampling::resident_shape(cuda::example_device(80), KernelKind::softmax, DType::f32, {}, 1, 1000).cluster);
 }

@@ -50,8 +50,8 @@ struct Resident {
   static constexpr u32 kNothingKey = kProbs ? 0x80000000U : abi::kKeyOfMinusInf;
   static constexpr int kKeyBits = kSame<T, float> ? 0 : kSame<T, f16> ? 13 : 16;  // 2^kKeyBits keys in a row are of one value at most
   static constexpr bool kCleaned = kSame<T, float>;
-  static constexpr int kSampledGroups = kSame<T, float> ? 4 : 2;                  // of so many one, and of each chunk one entry
-  static constexpr int kLeastSampled = 16384;                                     // shorter rows are not sampled
+  static constexpr int kSampledGroups = kSame<T, float> ? 4 : 2;  // of so many one, and of each chunk one entry
+  static constexpr int kLeastSampled = 16384;                     // shorter rows are not sampled
 
   const u8* row;
   i64 stride;
@@ -120,8 +120,8 @@ struct Resident {
       for (int e = 0; e < kPerWord<T>; ++e) x[i * kPerWord<T> + e] = part[e];
     }
   }
-  /// Calls f(position of x[0], x, where it lies) for each chunk of this thread, in order. What has no mass is kNothing, NaN included: of f32
-  /// since survey() has been by.
+  /// Calls f(position of x[0], x, where it lies) for each chunk of this thread, in order. What has no mass is kNothing, NaN included: of
+  /// f32 since survey() has been by.
   template <typename F>
   __device__ __forceinline__ void each(F f) const {
     Vec16* at = slot(begin);
@@ -187,7 +187,8 @@ struct Resident {
     S& s = own<S>();
     u32 value = 0;
 #pragma unroll 1
-    for (int i = ptx::lane_idx(); i < size * kWarps; i += ptx::kWarp) value = max(value, static_cast<u32>(s.shares[parity][which][i] >> shift));
+    for (int i = ptx::lane_idx(); i < size * kWarps; i += ptx::kWarp)
+      value = max(value, static_cast<u32>(s.shares[parity][which][i] >> shift));
     return ptx::max_warp(value);
   }
 
@@ -707,6 +708,39 @@ struct Resident {
       if (cut_few<kMass>(low, high, left, cut)) return cut;
       if (high - low < 1U << kKeyBits) return cut_ties<kMass>(low, high, left);
     }
+  }
+
+  /// What the floor keeps, at most kBins entries, to block 0 by position: keys in the first half of its histogram's place, positions in the
+  /// second. Returns how many, to all.
+  __device__ __forceinline__ int collect() {
+    const ValueCut kept(floor);
+    const auto bits_of_kept = [&](const float(&x)[kItems], int place) {
+      u32 bits = 0;
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) bits |= kept.keeps(x[e], place + e) ? 1U << e : 0U;
+      return bits;
+    };
+    u32 count = 0;
+    each([&](int place, auto& x, Vec16*) { count += static_cast<u32>(ptx::popcount(bits_of_kept(x, place))); });
+    exchange(ptx::sum_warp(count), 0);
+    int before = static_cast<int>(sum_before(0));
+    u32* list = (size == 1 ? own<S>() : *ptx::in_block(&own<S>(), 0)).histogram;
+    each([&](int place, auto& x, Vec16*) {
+      u32 bits = bits_of_kept(x, place);
+      if (!ptx::any(bits != 0)) return;
+      const u32 here = static_cast<u32>(ptx::popcount(bits));
+      const int all = static_cast<int>(ptx::sum_warp(here));
+      int at = before + static_cast<int>(inclusive(here) - here);
+#pragma unroll 1
+      for (; bits != 0; bits &= bits - 1, ++at) {
+        list[at] = key_of(pick(x, bits));
+        list[S::kBins + at] = static_cast<u32>(place + first_bit(bits));
+      }
+      before += all;
+    });
+    const int total = static_cast<int>(sum(0));
+    sync_row();
+    return total;
   }
 
   /// One warp: of its entries that the floor keeps, the first with which their masses add up to more than `left`.

@@ -1,7 +1,8 @@
-// sample(), and the functions that write a row for a row, for rows that a cluster's shared memory holds.
+// sample(), the functions that write a row for a row and top_k(), for rows that a cluster's shared memory holds.
 #pragma once
 
 #include "sampling/resident.cuh"
+#include "sampling/top_k.cuh"
 
 namespace girih::sampling {
 
@@ -162,7 +163,9 @@ __device__ __forceinline__ void run_resident_rows(const abi::SampleParams& p) {
 #pragma unroll
     for (int e = 0; e < Row::kItems; ++e) {
       if constexpr (kSoftmax) {
-        y[e] = !any ? 0.0F : greedy ? (position + e == argmax ? 1.0F : 0.0F) : divide(kStores ? max(x[e], 0.0F) : weight_of<false>(x[e], w));
+        y[e] = !any     ? 0.0F
+               : greedy ? (position + e == argmax ? 1.0F : 0.0F)
+                        : divide(kStores ? max(x[e], 0.0F) : weight_of<false>(x[e], w));
       } else {
         const bool keeps = any && floor.keeps(x[e], position + e);
         if constexpr (kMask) {
@@ -175,6 +178,47 @@ __device__ __forceinline__ void run_resident_rows(const abi::SampleParams& p) {
     }
     write_chunk<T, kMask>(p, out, position, y, raw);
   });
+}
+
+/// k: at most ResidentShared::kBins.
+template <typename T>
+__device__ __forceinline__ void run_resident_top_k(const abi::TopKParams& p) {
+  constexpr int kRanked = 128;  // entries that are put in order by comparing each with each
+  const i64 r = ptx::block_idx() / ptx::cluster_size();
+  const int start = p.starts == nullptr ? 0 : min(max(p.starts[r * p.starts_stride], 0), p.vocab);
+  const int length = p.lengths == nullptr ? p.vocab - start : min(max(p.lengths[r * p.lengths_stride], 0), p.vocab - start);
+  Resident<T, false> row(p.input.data + r * p.input.row_stride + start * p.input.stride, p.input.stride, length);
+  row.load();
+  sync_row();
+  row.template survey<false>(1.0F, false);
+  if (row.any()) row.floor = row.template find<false>(static_cast<u64>(p.k), 0.0F, 0);
+  int count = row.collect();
+  if (ptx::cluster_rank() != 0) return;
+  const int wanted = min(p.k, length);
+  u32* s_keys = own<ResidentShared>().histogram;
+  i32* s_positions = reinterpret_cast<i32*>(s_keys + ResidentShared::kBins);
+  const bool lacks = count < wanted;
+  if (lacks) {
+    count = add_last<T>(row.row, row.stride, length, s_keys, s_positions, count, wanted);
+    ptx::sync_block();
+  }
+  const bool ranked = p.sorted != 0 && count <= kRanked;
+  if (!ranked && (p.sorted != 0 || lacks)) sort_entries(s_keys, s_positions, count, p.sorted == 0);
+  for (int i = ptx::thread_idx(); i < p.k; i += kThreads) {
+    const bool there = i < count;
+    const int index = there ? s_positions[i] : -1;
+    int place = i;
+    if (there && ranked) {
+      const u32 key = s_keys[i];
+      place = 0;
+#pragma unroll 1
+      for (int j = 0; j < count; ++j) place += (s_keys[j] > key) | ((s_keys[j] == key) & (s_positions[j] < index)) ? 1 : 0;
+    }
+    p.indices.set(r, place, there ? p.returned(r, index) : -1);
+    if (p.values.data == nullptr) continue;
+    u8* to = p.values.data + r * p.values.row_stride + place * p.values.stride;
+    *reinterpret_cast<T*>(to) = there ? *reinterpret_cast<const T*>(row.row + index * row.stride) : from_f32<T>(-kInfinity);
+  }
 }
 
 }  // namespace girih::sampling

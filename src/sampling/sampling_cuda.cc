@@ -15,6 +15,7 @@ namespace {
 constexpr int kThreads = 512;  // as kernels/sampling/block.cuh
 constexpr int kMaxCluster = 8;
 constexpr std::int64_t kResidentFixed = 14208;  // as kernels/sampling/resident.cuh
+constexpr std::int64_t kResidentTopK = 1024;
 
 constexpr std::array<std::string_view, 7> kKindNames = {
     "sample", "softmax", "top_p_renorm", "top_k_renorm", "top_k_mask", "top_k", "chain_speculative_sample"};
@@ -118,11 +119,12 @@ void launch_passing(const Context& context, std::string_view op, const Loaded& k
 }
 
 /// True: the call is done by a kernel of rows that stay.
-bool launch_resident(const Context& context, std::string_view op, KernelKind kind, DType type, const SampleTraits& traits,
-                     const abi::SampleParams& p, void* stream) {
+template <typename Params>
+bool launch_resident(const Context& context, std::string_view op, KernelKind kind, DType type, const SampleTraits& traits, const Params& p,
+                     std::int64_t k, void* stream) {
   cuda::Runtime& runtime = context.cuda();
   const cuda::DeviceInfo& info = runtime.device->info();
-  const ResidentShape shape = resident_shape(info, kind, type, traits, p.rows, p.vocab);
+  const ResidentShape shape = resident_shape(info, kind, type, traits, p.rows, p.vocab, k);
   if (shape.cluster == 0) return false;
   const std::string name = resident_name(kind, type, traits);
   const jit::Kernel* found = runtime.find(name);
@@ -134,8 +136,8 @@ bool launch_resident(const Context& context, std::string_view op, KernelKind kin
 }  // namespace
 
 ResidentShape resident_shape(const cuda::DeviceInfo& info, KernelKind kind, DType type, const SampleTraits& traits, std::int64_t rows,
-                             std::int64_t vocab) {
-  if (info.arch < 90 || kind == KernelKind::top_k || kind == KernelKind::speculative) return {};
+                             std::int64_t vocab, std::int64_t k) {
+  if (info.arch < 90 || kind == KernelKind::speculative || k > kResidentTopK) return {};
   if (kind == KernelKind::sample && (traits.first || (traits.edits && type != DType::f32))) return {};
   constexpr std::int64_t kGroup = 512;  // bytes that a warp takes at a time
   const std::int64_t item = bits(type) / 8;
@@ -150,16 +152,16 @@ ResidentShape resident_shape(const cuda::DeviceInfo& info, KernelKind kind, DTyp
 
 SamplingKernel resident_kernel(KernelKind kind, DType type, const SampleTraits& t) {
   SamplingKernel kernel{.name = resident_name(kind, type, t), .source = {}, .shared_bytes = kResidentFixed, .tile = 0};
-  const std::string call =
-      kind == KernelKind::sample
-          ? fmt::format("run_resident_sample<{}, Traits{{{}, {}, {}, {}, {}, false}}>(p)", type_name(type), t.probs, t.edits, t.masked, t.top_k,
-                        t.top_p)
-          : fmt::format("run_resident_rows<{}, RowKind::{}>(p)", type_name(type), kKindNames[static_cast<std::size_t>(kind)]);
+  const std::string call = kind == KernelKind::sample  ? fmt::format("run_resident_sample<{}, Traits{{{}, {}, {}, {}, {}, false}}>(p)",
+                                                                     type_name(type), t.probs, t.edits, t.masked, t.top_k, t.top_p)
+                           : kind == KernelKind::top_k ? fmt::format("run_resident_top_k<{}>(p)", type_name(type))
+                                                       : fmt::format("run_resident_rows<{}, RowKind::{}>(p)", type_name(type),
+                                                                     kKindNames[static_cast<std::size_t>(kind)]);
   kernel.source = fmt::format(
       "// {}\n#include \"sampling/resident_rows.cuh\"\n"
-      "extern \"C\" __global__ void __launch_bounds__({}, 2) {}(const __grid_constant__ girih::abi::SampleParams p) {{\n"
+      "extern \"C\" __global__ void __launch_bounds__({}, 2) {}(const __grid_constant__ girih::abi::{} p) {{\n"
       "  using namespace girih;\n  using namespace girih::sampling;\n  static_assert(kResidentFixed == {});\n  {};\n}}\n",
-      kernel.name, kThreads, kernel.name, kResidentFixed, call);
+      kernel.name, kThreads, kernel.name, kind == KernelKind::top_k ? "TopKParams" : "SampleParams", kResidentFixed, call);
   return kernel;
 }
 
@@ -213,17 +215,18 @@ int cluster_size(const cuda::DeviceInfo& info, std::int64_t rows, std::int64_t v
 
 void sample_on_device(const Context& context, const abi::SampleParams& p, DType type, void* stream) {
   const SampleTraits traits = traits_of(p);
-  if (launch_resident(context, "sample", KernelKind::sample, type, traits, p, stream)) return;
+  if (launch_resident(context, "sample", KernelKind::sample, type, traits, p, 0, stream)) return;
   launch_passing(context, "sample", load(context, "sample", KernelKind::sample, type, traits, stream), p.rows, p.vocab, p, stream);
 }
 
 void rows_on_device(const Context& context, KernelKind kind, const abi::SampleParams& p, DType type, void* stream) {
   const std::string_view op = kKindNames[static_cast<std::size_t>(kind)];
-  if (launch_resident(context, op, kind, type, {}, p, stream)) return;
+  if (launch_resident(context, op, kind, type, {}, p, 0, stream)) return;
   launch_passing(context, op, load(context, op, kind, type, {}, stream), p.rows, p.vocab, p, stream);
 }
 
 void top_k_on_device(const Context& context, const abi::TopKParams& p, DType type, void* stream) {
+  if (launch_resident(context, "top_k", KernelKind::top_k, type, {}, p, p.k, stream)) return;
   launch_passing(context, "top_k", load(context, "top_k", KernelKind::top_k, type, {}, stream), p.rows, p.vocab, p, stream);
 }
 

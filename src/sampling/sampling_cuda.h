@@ -32,8 +32,9 @@ struct ResidentShape {
   int cluster = 0;
   std::int64_t shared_bytes = 0;
 };
+/// `k`: of top_k().
 ResidentShape resident_shape(const cuda::DeviceInfo& info, KernelKind kind, DType type, const SampleTraits& traits, std::int64_t rows,
-                             std::int64_t vocab);
+                             std::int64_t vocab, std::int64_t k = 0);
 /// The kernel for any such shape.
 SamplingKernel resident_kernel(KernelKind kind, DType type, const SampleTraits& traits = {});
 
