@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 512;  // as kernels/sampling/block.cuh
 constexpr int kMaxCluster = 8;
-constexpr std::int64_t kResidentFixed = 14208;  // as kernels/sampling/resident.cuh
+constexpr std::int64_t kResidentFixed = 14080;  // as kernels/sampling/resident.cuh
 constexpr std::int64_t kResidentTopK = 1024;
 
 constexpr std::array<std::string_view, 7> kKindNames = {
