@@ -18,7 +18,7 @@ struct ResidentShared {
   u64 scratch[kWarps];
   Edits edits;
   u64 shares[2][2][kShares];  // what each warp of the cluster found: of two exchanges in turn, two numbers each
-  u32 histogram[2 * kBins];
+  alignas(16) u32 histogram[2 * kBins];
   u32 num_few;  // this block's entries of the bin where the cut is
   u32 few_key[kFew];
   i32 few_position[kFew];
@@ -370,17 +370,17 @@ struct Resident {
   };
   __device__ __forceinline__ Bins merged() const {
     S& s = own<S>();
+    static_assert(S::kBinsEach == 2);  // one access has both
     Bins b{};
-    const int top = S::kBins - 1 - ptx::thread_idx() * S::kBinsEach;
     u64 sum = 0;
-#pragma unroll 1
-    for (int block = 0; block < size; ++block) {
-      const u32* histogram = size == 1 ? s.histogram : ptx::in_block(&s, block)->histogram;
-#pragma unroll
-      for (int i = 0; i < S::kBinsEach; ++i) b.bins[i] += read_pair(histogram + 2 * (top - i));
+#pragma unroll 4
+    for (int i = 0; i < size; ++i) {
+      const S& from = size == 1 ? s : *ptx::in_block(&s, (ptx::cluster_rank() + i) % size);  // not all of the same at once
+      const Vec16 two = *reinterpret_cast<const Vec16*>(from.histogram + 2 * (S::kBins - 2 - ptx::thread_idx() * S::kBinsEach));
+      b.bins[0] += static_cast<u64>(two.x[3]) << 32 | two.x[2];
+      b.bins[1] += static_cast<u64>(two.x[1]) << 32 | two.x[0];
     }
-#pragma unroll
-    for (int i = 0; i < S::kBinsEach; ++i) sum += b.bins[i];
+    sum = b.bins[0] + b.bins[1];
     b.scan = block_scan(sum);
     return b;
   }
@@ -569,19 +569,26 @@ struct Resident {
       }
     });
     sync_row();
+    // Each lane asks one block for its number; a thread then takes the entry that is its own of all.
     const int thread = ptx::thread_idx();
-    int count = 0;
+    const int lane = ptx::lane_idx();
+    const u32 num = lane < size ? (size == 1 ? s : *ptx::in_block(&s, lane)).num_few : 0;
+    const int count = static_cast<int>(ptx::sum_warp(num));
+    int block = 0;
+    int i = thread;
 #pragma unroll 1
-    for (int block = 0; block < size; ++block) {
+    for (int before = 0; before < size - 1; ++before) {
+      const int few = static_cast<int>(ptx::shuffle(num, before));
+      if (block != before || i < few) continue;
+      i -= few;
+      ++block;
+    }
+    if (count <= S::kFew && thread < count) {
       const S& from_block = size == 1 ? s : *ptx::in_block(&s, block);
-      const int few = static_cast<int>(from_block.num_few);
-      const int i = thread - count;
-      if (count + few <= S::kFew && i >= 0 && i < few) {
-        s.all_key[thread] = from_block.few_key[i];
-        s.all_position[thread] = from_block.few_position[i];
-        s.all_amount[thread] = amount_of<kProbs>(from_block.few_key[i], kMass, w);
-      }
-      count += few;
+      const u32 key = from_block.few_key[i];
+      s.all_key[thread] = key;
+      s.all_position[thread] = from_block.few_position[i];
+      s.all_amount[thread] = amount_of<kProbs>(key, kMass, w);
     }
     ptx::sync_block();
     if (count > S::kFew) return false;
