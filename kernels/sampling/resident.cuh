@@ -518,6 +518,17 @@ struct Resident {
         }
         inside |= x[e] >= from && !is_above ? 1U << e : 0U;
       }
+      if (ptx::all(inside == (1U << kItems) - 1U)) {  // rows of one value: additions to one place would wait for each other
+        const u32 offset = key_of(x[0]) - low;
+        bool same = (ptx::shuffle(offset, 0) == offset) & (offset <= width);
+#pragma unroll
+        for (int e = 1; e < kItems; ++e) same &= x[e] == x[0];
+        if (ptx::all(same)) {
+          const u64 each = kMass ? mass_of<kProbs>(x[0], weighting) : 1;
+          if (ptx::lane_idx() == 0) add_shared(own<S>().histogram + 2 * (offset >> shift), each * static_cast<u64>(kItems * ptx::kWarp));
+          inside = 0;
+        }
+      }
 #pragma unroll 1
       for (; inside != 0; inside &= inside - 1) {  // few lanes have one, fewer have two
         const float value = pick(x, inside);
