@@ -65,7 +65,8 @@ struct Resident {
   u32 largest = kNothingKey;
   bool nan = false;
   Cut floor{kNothingKey, Cut::kNone};  // what earlier cuts keep
-  u32 above_high = abi::kKeyOfInf;     // of the latest tally: this warp's mass of what lies above
+  u32 marks;                           // of the latest tally: this lane's chunks with entries that are inside, or (of counts) above, too
+  u32 above_high = abi::kKeyOfInf;     // and this warp's mass of what lies above
   u64 above_mass = 0;
   bool mostly = false;  // that is most of what the latest cut keeps
 
@@ -80,6 +81,7 @@ struct Resident {
     share = rank * kWarps + warp;
     begin = base + (last - base) * warp / kWarps;
     end = base + (last - base) * (warp + 1) / kWarps;
+    marks = (1U << (end - begin)) - 1U;  // fewer than 32: so much shared memory no chip has
   }
 
   __device__ __forceinline__ bool any() const { return largest > kNothingKey; }
@@ -94,10 +96,19 @@ struct Resident {
   /// Asks for the row, in four parts.
   __device__ __forceinline__ void load() {
     const bool dense = stride == static_cast<i64>(sizeof(T));
+    const bool whole = dense && begin * ptx::kWarp * kItems >= lead && end * ptx::kWarp * kItems - lead <= n;
+    const u8* from = row + static_cast<i64>(position(begin)) * static_cast<i64>(sizeof(T));
+    Vec16* to = slot(begin);
     int group = begin;
 #pragma unroll 1
     for (int part = 1; part <= 4; ++part) {
       const int until = begin + (end - begin) * part / 4;
+#pragma unroll 1
+      for (; whole && group < until; ++group) {
+        ptx::cp_async_16(to, from, true);
+        from += kGroupBytes;
+        to += ptx::kWarp;
+      }
 #pragma unroll 1
       for (; group < until; ++group) {
         const int at = position(group);
@@ -141,6 +152,26 @@ struct Resident {
     }
   }
 
+  /// Calls f(whether there is one for this lane, position, x) until each lane's marked chunks have been seen; all lanes together.
+  template <typename F>
+  __device__ __forceinline__ void each_marked(F f) const {
+    const Vec16* first = slot(begin);
+    const int place = position(begin);
+    u32 left = marks;
+#pragma unroll 1
+    while (ptx::any(left != 0)) {
+      const int i = left != 0 ? first_bit(left) : 0;
+      float x[kItems];
+      widen(x, first[i * ptx::kWarp]);
+      if constexpr (!kCleaned) {
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) x[e] = ptx::max_number(x[e], kNothing);
+      }
+      f(left != 0, place + i * ptx::kWarp * kItems, x);
+      left &= left - 1;
+    }
+  }
+
   static __device__ __forceinline__ int first_bit(u32 bits) { return ptx::popcount((bits & (0U - bits)) - 1U); }
   /// The entry of the lowest bit; x stays in registers.
   static __device__ __forceinline__ float pick(const float (&x)[kItems], u32 bits) {
@@ -177,8 +208,8 @@ struct Resident {
   __device__ __attribute__((noinline)) u64 sum_of(int which, int count) const {
     S& s = own<S>();
     u64 sum = 0;
-#pragma unroll 1
-    for (int i = ptx::lane_idx(); i < count; i += ptx::kWarp) sum += s.shares[parity][which][i];
+#pragma unroll
+    for (int i = ptx::lane_idx(); i < S::kShares; i += ptx::kWarp) sum += i < count ? s.shares[parity][which][i] : 0;
     return warp_sum(sum);
   }
   __device__ __forceinline__ u64 sum(int which) const { return sum_of(which, size * kWarps); }
@@ -186,9 +217,9 @@ struct Resident {
   __device__ __attribute__((noinline)) u32 most(int which, int shift) const {
     S& s = own<S>();
     u32 value = 0;
-#pragma unroll 1
-    for (int i = ptx::lane_idx(); i < size * kWarps; i += ptx::kWarp)
-      value = max(value, static_cast<u32>(s.shares[parity][which][i] >> shift));
+#pragma unroll
+    for (int i = ptx::lane_idx(); i < S::kShares; i += ptx::kWarp)
+      value = i < size * kWarps ? max(value, static_cast<u32>(s.shares[parity][which][i] >> shift)) : value;
     return ptx::max_warp(value);
   }
 
@@ -312,10 +343,10 @@ struct Resident {
     const ValueCut kept(floor);
     const float beyond = value_of(above_high + 1);
     u64 mass = 0;
-    each([&](int place, auto& x, Vec16*) {
+    each_marked([&](bool active, int place, auto& x) {
       u32 inside = 0;
 #pragma unroll
-      for (int e = 0; e < kItems; ++e) inside |= kept.keeps(x[e], place + e) && !(x[e] >= beyond) ? 1U << e : 0U;
+      for (int e = 0; e < kItems; ++e) inside |= active && kept.keeps(x[e], place + e) && !(x[e] >= beyond) ? 1U << e : 0U;
 #pragma unroll 1
       for (; inside != 0; inside &= inside - 1) mass += mass_of<kProbs>(pick(x, inside), weighting);
     });
@@ -358,45 +389,54 @@ struct Resident {
 
   // ---- cuts
 
-  /// The histograms of all blocks, a thread's bins from the top.
+  /// The histograms of all blocks, a thread's bins from the top, with what the warps before this one, it and all have.
   struct Bins {
     u64 bins[S::kBinsEach];
-    Scan scan;
+    u64 before;
+    u64 here;
+    u64 total;
   };
   struct Bin {
     int bin;  // -1: all amount to less
     u64 above;
     u64 amount;
   };
-  __device__ __forceinline__ Bins merged() const {
-    S& s = own<S>();
+  __device__ __attribute__((noinline)) Bins merged() const {
     static_assert(S::kBinsEach == 2);  // one access has both
+    S& s = own<S>();
     Bins b{};
-    u64 sum = 0;
 #pragma unroll 4
     for (int i = 0; i < size; ++i) {
-      const S& from = size == 1 ? s : *ptx::in_block(&s, (ptx::cluster_rank() + i) % size);  // not all of the same at once
+      const S& from = size == 1 ? s : *ptx::in_block(&s, ptx::cluster_rank() ^ i);  // not all of the same at once
       const Vec16 two = *reinterpret_cast<const Vec16*>(from.histogram + 2 * (S::kBins - 2 - ptx::thread_idx() * S::kBinsEach));
       b.bins[0] += static_cast<u64>(two.x[3]) << 32 | two.x[2];
       b.bins[1] += static_cast<u64>(two.x[1]) << 32 | two.x[0];
     }
-    sum = b.bins[0] + b.bins[1];
-    b.scan = block_scan(sum);
+    b.here = warp_sum(b.bins[0] + b.bins[1]);
+    const int warp = ptx::thread_idx() / ptx::kWarp;
+    const int lane = ptx::lane_idx();
+    if (lane == 0) s.scratch[warp] = b.here;
+    ptx::sync_block();
+    const u64 other = lane < kWarps ? s.scratch[lane] : 0;
+    b.before = warp_sum(lane < warp ? other : 0);
+    b.total = warp_sum(other);
     return b;
   }
   /// Where the running sum from the top reaches `need` >= 1.
   __device__ __attribute__((noinline)) Bin search(const Bins& b, u64 need) const {
     S& s = own<S>();
-    if (b.scan.total < need) return {-1, b.scan.total, 0};
-    u64 before = b.scan.before;
+    if (b.total < need) return {-1, b.total, 0};
+    if (b.before < need && need <= b.before + b.here) {
+      u64 before = b.before + inclusive(b.bins[0] + b.bins[1]) - b.bins[0] - b.bins[1];
 #pragma unroll
-    for (int i = 0; i < S::kBinsEach; ++i) {
-      if (before < need && before + b.bins[i] >= need) {
-        s.bin = S::kBins - 1 - ptx::thread_idx() * S::kBinsEach - i;
-        s.above = before;
-        s.amount = b.bins[i];
+      for (int i = 0; i < S::kBinsEach; ++i) {
+        if (before < need && before + b.bins[i] >= need) {
+          s.bin = S::kBins - 1 - ptx::thread_idx() * S::kBinsEach - i;
+          s.above = before;
+          s.amount = b.bins[i];
+        }
+        before += b.bins[i];
       }
-      before += b.bins[i];
     }
     ptx::sync_block();
     const Bin found{s.bin, s.above, s.amount};
@@ -461,9 +501,10 @@ struct Resident {
     const u32 top = bits_of(scaled_weight<kProbs>(w.max, w));
     const u32 bottom = max(top, static_cast<u32>(S::kBins) << kShift) - (static_cast<u32>(S::kBins) << kShift) + 1U;
     const Bins b = sampled<true>(bottom, top, kShift);
-    const u64 need = static_cast<u64>(static_cast<float>(b.scan.total) * p);
+    const u64 need = static_cast<u64>(static_cast<float>(b.total) * p);
     float squares = 0;
-    u64 before = b.scan.before;
+    u64 before = b.before;
+    if (before <= need && need <= before + b.here) before += inclusive(b.bins[0] + b.bins[1]) - b.bins[0] - b.bins[1];
 #pragma unroll
     for (int i = 0; i < S::kBinsEach; ++i) {
       const float weight = float_of(bottom + (static_cast<u32>(S::kBins - 1 - ptx::thread_idx() * S::kBinsEach - i) << kShift));
@@ -471,7 +512,7 @@ struct Resident {
       if (b.bins[i] != 0) squares += static_cast<float>(b.bins[i]) * weight * (before <= need ? (1.0F - p) * (1.0F - p) : p * p);
     }
     squares = static_cast<float>(block_sum(static_cast<u64>(squares)));
-    const u64 spread = static_cast<u64>(4.0F * sqrt(squares) * sqrt(0x1p43F) + static_cast<float>(b.scan.total) * 2e-4F);
+    const u64 spread = static_cast<u64>(4.0F * sqrt(squares) * sqrt(0x1p43F) + static_cast<float>(b.total) * 2e-4F);
     const Bin first = need > spread ? search(b, need - spread) : Bin{-1, 0, 0};
     const Bin second = search(b, need + spread + 1);
     const u32 least = low;
@@ -494,12 +535,13 @@ struct Resident {
     const u32 width = end_key - low;
     SplitMass total{}, above{};
     u32 num_above = 0;
+    u32 found = 0, bit = 1;
     each([&](int place, auto& x, Vec16*) {
       if (!all) {
 #pragma unroll
         for (int e = 0; e < kItems; ++e) x[e] = kept.keeps(x[e], place + e) ? x[e] : kNothing;
       }
-      u32 inside = 0;
+      bool inside = false;
       float weight[kItems];
       if constexpr (kMass) weigh(weight, x, weighting);
 #pragma unroll
@@ -516,21 +558,33 @@ struct Resident {
         } else if (is_above) {
           ++num_above;
         }
-        inside |= x[e] >= from && !is_above ? 1U << e : 0U;
+        inside |= x[e] >= from && !(kMass && is_above);
       }
-      if (ptx::all(inside == (1U << kItems) - 1U)) {  // rows of one value: additions to one place would wait for each other
+      found |= inside ? bit : 0U;
+      bit += bit;
+    });
+    marks = found;
+    each_marked([&](bool active, int place, auto& x) {
+      u32 inside = 0;
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) inside |= active && x[e] >= from && !(x[e] >= beyond) ? 1U << e : 0U;
+      if (!all) {
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) inside &= kept.keeps(x[e], place + e) ? ~0U : ~(1U << e);
+      }
+      if (all && ptx::all(inside == (1U << kItems) - 1U)) {  // rows of one value: additions to one place would wait for each other
         const u32 offset = key_of(x[0]) - low;
         bool same = (ptx::shuffle(offset, 0) == offset) & (offset <= width);
 #pragma unroll
         for (int e = 1; e < kItems; ++e) same &= x[e] == x[0];
         if (ptx::all(same)) {
-          const u64 each = kMass ? mass_of<kProbs>(x[0], weighting) : 1;
-          if (ptx::lane_idx() == 0) add_shared(own<S>().histogram + 2 * (offset >> shift), each * static_cast<u64>(kItems * ptx::kWarp));
+          const u64 amount = kMass ? mass_of<kProbs>(x[0], weighting) : 1;
+          if (ptx::lane_idx() == 0) add_shared(own<S>().histogram + 2 * (offset >> shift), amount * static_cast<u64>(kItems * ptx::kWarp));
           inside = 0;
         }
       }
 #pragma unroll 1
-      for (; inside != 0; inside &= inside - 1) {  // few lanes have one, fewer have two
+      for (; inside != 0; inside &= inside - 1) {
         const float value = pick(x, inside);
         const u32 offset = key_of(value) - low;
         if (offset > width) continue;
@@ -563,10 +617,10 @@ struct Resident {
     const float from = value_of(low);
     const float beyond = value_of(high + 1);
     const Cut kept = floor;
-    each([&](int place, auto& x, Vec16*) {
+    each_marked([&](bool active, int place, auto& x) {
       u32 inside = 0;
 #pragma unroll
-      for (int e = 0; e < kItems; ++e) inside |= x[e] >= from && !(x[e] >= beyond) ? 1U << e : 0U;
+      for (int e = 0; e < kItems; ++e) inside |= active && x[e] >= from && !(x[e] >= beyond) ? 1U << e : 0U;
 #pragma unroll 1
       for (; inside != 0; inside &= inside - 1) {
         const u32 key = key_of(pick(x, inside));
@@ -711,7 +765,7 @@ struct Resident {
       }
       mostly = kMass && above >= need / 2;
       const Bins b = merged();
-      if (need > above + b.scan.total) {
+      if (need > above + b.total) {
         sync_row();
         if (low <= floor.least()) return floor;
         high = low - 1;
@@ -739,13 +793,14 @@ struct Resident {
       return bits;
     };
     u32 count = 0;
-    each([&](int place, auto& x, Vec16*) { count += static_cast<u32>(ptx::popcount(bits_of_kept(x, place))); });
+    each_marked([&](bool active, int place, auto& x) { count += active ? static_cast<u32>(ptx::popcount(bits_of_kept(x, place))) : 0; });
     exchange(ptx::sum_warp(count), 0);
     int before = static_cast<int>(sum_before(0));
     u32* list = (size == 1 ? own<S>() : *ptx::in_block(&own<S>(), 0)).histogram;
-    each([&](int place, auto& x, Vec16*) {
+#pragma unroll
+    for (int mask = 1; mask < ptx::kWarp; mask *= 2) marks |= ptx::shuffle_xor(marks, mask);  // in step: by position
+    each_marked([&](bool, int place, auto& x) {
       u32 bits = bits_of_kept(x, place);
-      if (!ptx::any(bits != 0)) return;
       const u32 here = static_cast<u32>(ptx::popcount(bits));
       const int all = static_cast<int>(ptx::sum_warp(here));
       int at = before + static_cast<int>(inclusive(here) - here);

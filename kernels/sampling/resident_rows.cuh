@@ -92,11 +92,27 @@ struct Divider {
   float reciprocal;
   bool easy;
   __device__ __forceinline__ explicit Divider(float d) : divisor(d), reciprocal(1.0F / d), easy(d >= 0x1p-30F && d < 0x1p30F) {}
-  __device__ __forceinline__ float operator()(float x) const {
-    if (!easy || (x < 0x1p-60F && x != 0.0F)) return x / divisor;
-    float q = x * reciprocal;
-    q = ptx::fma(ptx::fma(-q, divisor, x), reciprocal, q);  // within a unit of the last place
-    return ptx::fma(ptx::fma(-q, divisor, x), reciprocal, q);
+  template <int kItems>
+  __device__ __forceinline__ void divide(float (&x)[kItems]) const {
+    bool hard = !easy;
+#pragma unroll
+    for (int e = 0; e < kItems; ++e) hard |= (x[e] < 0x1p-60F) & (x[e] != 0.0F);
+    if (hard) {
+#pragma unroll 1
+      for (int turn = 0; turn < kItems; ++turn) {
+        const float quotient = x[0] / divisor;
+#pragma unroll
+        for (int e = 0; e + 1 < kItems; ++e) x[e] = x[e + 1];
+        x[kItems - 1] = quotient;
+      }
+      return;
+    }
+#pragma unroll
+    for (int e = 0; e < kItems; ++e) {
+      float q = x[e] * reciprocal;
+      q = ptx::fma(ptx::fma(-q, divisor, x[e]), reciprocal, q);  // within a unit of the last place
+      x[e] = ptx::fma(ptx::fma(-q, divisor, x[e]), reciprocal, q);
+    }
   }
 };
 
@@ -156,25 +172,28 @@ __device__ __forceinline__ void run_resident_rows(const abi::SampleParams& p) {
   }
   const ValueCut floor(row.floor);
   const Weighting w = row.w;
-  const Divider divide(divisor);
+  const Divider divider(divisor);
   [[maybe_unused]] const bool infinite = kProbs && w.max == kInfinity;
   row.each([&](int position, const auto& x, Vec16*) {
     float y[Row::kItems];
 #pragma unroll
     for (int e = 0; e < Row::kItems; ++e) {
       if constexpr (kSoftmax) {
-        y[e] = !any     ? 0.0F
-               : greedy ? (position + e == argmax ? 1.0F : 0.0F)
-                        : divide(kStores ? max(x[e], 0.0F) : weight_of<false>(x[e], w));
+        y[e] = !any ? 0.0F : kStores ? max(x[e], 0.0F) : weight_of<false>(x[e], w);
       } else {
         const bool keeps = any && floor.keeps(x[e], position + e);
         if constexpr (kMask) {
           y[e] = keeps ? 1.0F : 0.0F;
         } else {
           const float weight = infinite ? (x[e] == kInfinity ? 1.0F : 0.0F) : weight_of<kProbs>(x[e], w);
-          y[e] = keeps ? divide(weight) : 0.0F;
+          y[e] = keeps ? weight : 0.0F;
         }
       }
+    }
+    if constexpr (!kMask) divider.divide(y);
+    if (kSoftmax && greedy) {
+#pragma unroll
+      for (int e = 0; e < Row::kItems; ++e) y[e] = position + e == argmax ? 1.0F : 0.0F;
     }
     write_chunk<T, kMask>(p, out, position, y, raw);
   });
