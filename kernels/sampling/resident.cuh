@@ -192,11 +192,19 @@ struct Resident {
     }
   }
 
+  // Functions that are called often stay such, and take what they need by value: an object whose address is taken is in local memory, for
+  // which there is next to no L1 beside so much shared memory.
+
   /// Two numbers of each warp to all warps.
-  __device__ __attribute__((noinline)) void exchange(u64 first, u64 second) {
-    S& s = own<S>();
+  __device__ __forceinline__ void exchange(u64 first, u64 second) {
     parity ^= 1;
+    send(parity, first, second);
+  }
+  static __device__ __attribute__((noinline)) void send(int parity, u64 first, u64 second) {
+    S& s = own<S>();
     const int lane = ptx::lane_idx();
+    const int size = ptx::cluster_size();
+    const int share = ptx::cluster_rank() * kWarps + ptx::thread_idx() / ptx::kWarp;
     if (lane < size) {
       S& to = size == 1 ? s : *ptx::in_block(&s, lane);
       to.shares[parity][0][share] = first;
@@ -205,23 +213,25 @@ struct Resident {
     sync_row();
   }
   /// Of the first `count` warps.
-  __device__ __attribute__((noinline)) u64 sum_of(int which, int count) const {
-    S& s = own<S>();
+  static __device__ __attribute__((noinline)) u64 sum_of(int parity, int which, int count) {
+    const S& s = own<S>();
     u64 sum = 0;
 #pragma unroll
     for (int i = ptx::lane_idx(); i < S::kShares; i += ptx::kWarp) sum += i < count ? s.shares[parity][which][i] : 0;
     return warp_sum(sum);
   }
-  __device__ __forceinline__ u64 sum(int which) const { return sum_of(which, size * kWarps); }
-  __device__ __forceinline__ u64 sum_before(int which) const { return sum_of(which, share); }
-  __device__ __attribute__((noinline)) u32 most(int which, int shift) const {
-    S& s = own<S>();
+  __device__ __forceinline__ u64 sum(int which) const { return sum_of(parity, which, size * kWarps); }
+  __device__ __forceinline__ u64 sum_before(int which) const { return sum_of(parity, which, share); }
+  static __device__ __attribute__((noinline)) u32 most_of(int parity, int which, int shift) {
+    const S& s = own<S>();
+    const int count = ptx::cluster_size() * kWarps;
     u32 value = 0;
 #pragma unroll
     for (int i = ptx::lane_idx(); i < S::kShares; i += ptx::kWarp)
-      value = i < size * kWarps ? max(value, static_cast<u32>(s.shares[parity][which][i] >> shift)) : value;
+      value = i < count ? max(value, static_cast<u32>(s.shares[parity][which][i] >> shift)) : value;
     return ptx::max_warp(value);
   }
+  __device__ __forceinline__ u32 most(int which, int shift) const { return most_of(parity, which, shift); }
 
   /// NaN and masked entries lose their value where they lie, and others get their bias and penalties.
   template <bool kEdits, bool kMasked>
@@ -310,7 +320,7 @@ struct Resident {
 
   /// sum(0) becomes the mass of what the floor keeps. kStore: weights take the place of f32 entries. Returns this warp's.
   template <bool kStore = false>
-  __device__ __attribute__((noinline)) u64 masses() {
+  __device__ __forceinline__ u64 masses() {
     const Weighting weighting = w;
     const bool all = plain();
     const ValueCut kept(floor);
@@ -338,7 +348,7 @@ struct Resident {
   /// Whether few_masses() does.
   __device__ __forceinline__ bool few_left(bool few) const { return (few || mostly) && floor.key <= above_high; }
   /// The same after cuts, of what the latest tally has not added up: one by one.
-  __device__ __attribute__((noinline)) u64 few_masses() {
+  __device__ __forceinline__ u64 few_masses() {
     const Weighting weighting = w;
     const ValueCut kept(floor);
     const float beyond = value_of(above_high + 1);
@@ -356,7 +366,7 @@ struct Resident {
   }
 
   /// The first position of the largest entry.
-  __device__ __attribute__((noinline)) int argmax() {
+  __device__ __forceinline__ int argmax() {
     const float top = value_of(largest);
     u32 first = 0xffffffffU;
     each([&](int place, auto& x, Vec16*) {
@@ -370,7 +380,7 @@ struct Resident {
   }
 
   /// The least key whose mass is at least min_p of the largest: a bisection by 32 at once, on the masses themselves.
-  __device__ __attribute__((noinline)) u32 least_key(float min_p) const {
+  __device__ __forceinline__ u32 least_key(float min_p) const {
     const u64 whole = mass_of<kProbs>(value_of(largest), w);
     const u64 need = min_p >= 1.0F ? whole : mass_needed(whole, min_p);
     u32 low = kNothingKey + 1;
@@ -401,9 +411,10 @@ struct Resident {
     u64 above;
     u64 amount;
   };
-  __device__ __attribute__((noinline)) Bins merged() const {
+  static __device__ __attribute__((noinline)) Bins merged() {
     static_assert(S::kBinsEach == 2);  // one access has both
     S& s = own<S>();
+    const int size = ptx::cluster_size();
     Bins b{};
 #pragma unroll 4
     for (int i = 0; i < size; ++i) {
@@ -423,7 +434,7 @@ struct Resident {
     return b;
   }
   /// Where the running sum from the top reaches `need` >= 1.
-  __device__ __attribute__((noinline)) Bin search(const Bins& b, u64 need) const {
+  static __device__ __attribute__((noinline)) Bin search(Bins b, u64 need) {
     S& s = own<S>();
     if (b.total < need) return {-1, b.total, 0};
     if (b.before < need && need <= b.before + b.here) {
@@ -467,7 +478,7 @@ struct Resident {
   }
 
   /// Keys between which the first `count` of the order should end.
-  __device__ __attribute__((noinline)) void bracket_by_count(u64 count, u32& low, u32& high) {
+  __device__ __forceinline__ void bracket_by_count(u64 count, u32& low, u32& high) {
     const float expected = static_cast<float>(count) / static_cast<float>(kSampledGroups * kItems);
     const float margin = 4.0F * sqrt(expected) + 8.0F;
     u64 need_low = static_cast<u64>(expected + margin);
@@ -495,7 +506,7 @@ struct Resident {
     return key_of(w.max + d + slack * (abs(w.max) - d));
   }
   /// Keys between which the part p of the mass should end: where the sample's order reaches it, and four standard deviations to both sides.
-  __device__ __attribute__((noinline)) void bracket_by_mass(float p, u32& low, u32& high) {
+  __device__ __forceinline__ void bracket_by_mass(float p, u32& low, u32& high) {
     constexpr int kShift = 18;  // 32 bins for a factor of 2
     if (w.max == kInfinity) return;
     const u32 top = bits_of(scaled_weight<kProbs>(w.max, w));
@@ -737,7 +748,7 @@ struct Resident {
   /// What keeps the first entries of those that the floor keeps: `count` of them, or (kMass) the part p of their mass (of `whole`, where
   /// that is not 0).
   template <bool kMass>
-  __device__ __attribute__((noinline)) Cut find(u64 count, float p, u64 whole) {
+  __device__ __forceinline__ Cut find(u64 count, float p, u64 whole) {
     u32 low = floor.least();
     u32 high = abi::kKeyOfInf;
     if (low > largest) return floor;
