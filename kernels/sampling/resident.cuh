@@ -68,7 +68,8 @@ struct Resident {
   u32 marks;                           // of the latest tally: this lane's chunks with entries that are inside, or (of counts) above, too
   u32 above_high = abi::kKeyOfInf;     // and this warp's mass of what lies above
   u64 above_mass = 0;
-  bool mostly = false;  // that is most of what the latest cut keeps
+  int num_all =
+      -1;  // entries of the bin where the latest cut is, in each block's list; then sum(0) is of what lies above that bin. Else -1
 
   __device__ __forceinline__ Resident(const u8* row_, i64 stride_, int n_) : row(row_), stride(stride_), n(n_) {
     lead = stride == static_cast<i64>(sizeof(T)) ? static_cast<int>(reinterpret_cast<u64>(row) % kChunkBytes / sizeof(T)) : 0;
@@ -345,24 +346,31 @@ struct Resident {
     return mass;
   }
 
-  /// Whether few_masses() does.
-  __device__ __forceinline__ bool few_left(bool few) const { return (few || mostly) && floor.key <= above_high; }
-  /// The same after cuts, of what the latest tally has not added up: one by one.
-  __device__ __forceinline__ u64 few_masses() {
-    const Weighting weighting = w;
-    const ValueCut kept(floor);
-    const float beyond = value_of(above_high + 1);
-    u64 mass = 0;
-    each_marked([&](bool active, int place, auto& x) {
-      u32 inside = 0;
-#pragma unroll
-      for (int e = 0; e < kItems; ++e) inside |= active && kept.keeps(x[e], place + e) && !(x[e] >= beyond) ? 1U << e : 0U;
-#pragma unroll 1
-      for (; inside != 0; inside &= inside - 1) mass += mass_of<kProbs>(pick(x, inside), weighting);
-    });
-    mass = warp_sum(mass) + above_mass;
-    exchange(mass, 0);
-    return mass;
+  /// Masses of what the floor keeps: of all, of the warps before this one, and of this one.
+  struct Kept {
+    u64 total;
+    u64 before;
+    u64 here;
+  };
+  __device__ __forceinline__ Kept shared_out(int which) const {
+    return {sum(which), sum_before(which), own<S>().shares[parity][which][share]};
+  }
+  /// The same where the latest cut has left what is needed, and nothing else has been cut.
+  __device__ __forceinline__ Kept after_cut() const {
+    const S& s = own<S>();
+    const int from = begin * ptx::kWarp * kItems - lead;
+    const int to = end * ptx::kWarp * kItems - lead;
+    Kept few{0, 0, 0};
+    for (int i = ptx::lane_idx(); i < num_all; i += ptx::kWarp) {
+      const i32 place = s.all_position[i];
+      if (!floor.keeps(s.all_key[i], place)) continue;
+      const u64 mass = mass_of<kProbs>(value_of(s.all_key[i]), w);
+      few.total += mass;
+      if (place < from) few.before += mass;
+      if (place >= from && place < to) few.here += mass;
+    }
+    const Kept others = shared_out(0);
+    return {others.total + warp_sum(few.total), others.before + warp_sum(few.before), others.here + warp_sum(few.here)};
   }
 
   /// The first position of the largest entry.
@@ -619,24 +627,32 @@ struct Resident {
     }
   }
 
-  /// The cut behind the first entries with keys in [low, high] that amount to `need`, where these entries are few. Else false.
+  /// The cut behind the first entries with keys in [low, high] that amount to `need`, where these entries are few. Else false. `adds`: what
+  /// lies above them, and the tally has not added up, is.
   template <bool kMass>
-  __device__ __forceinline__ bool cut_few(u32 low, u32 high, u64 need, Cut& cut) {
+  __device__ __forceinline__ bool cut_few(u32 low, u32 high, u64 need, bool adds, Cut& cut) {
     S& s = own<S>();
     if (ptx::thread_idx() == 0) s.num_few = 0;
     ptx::sync_block();
     const float from = value_of(low);
-    const float beyond = value_of(high + 1);
+    const float beyond = value_of((adds ? above_high : high) + 1);
     const Cut kept = floor;
+    const Weighting weighting = w;
+    u64 mass = 0;
     each_marked([&](bool active, int place, auto& x) {
       u32 inside = 0;
 #pragma unroll
       for (int e = 0; e < kItems; ++e) inside |= active && x[e] >= from && !(x[e] >= beyond) ? 1U << e : 0U;
 #pragma unroll 1
       for (; inside != 0; inside &= inside - 1) {
-        const u32 key = key_of(pick(x, inside));
+        const float value = pick(x, inside);
+        const u32 key = key_of(value);
         const int at_place = place + first_bit(inside);
-        if (key < low || key > high || !kept.keeps(key, at_place)) continue;
+        if (key < low || !kept.keeps(key, at_place)) continue;
+        if (key > high) {
+          mass += mass_of<kProbs>(value, weighting);
+          continue;
+        }
         S& to = own<S>();
         const u32 at = ptx::atomic_add_shared(&to.num_few, 1);
         if (at >= static_cast<u32>(S::kFew)) continue;
@@ -644,7 +660,7 @@ struct Resident {
         to.few_position[at] = at_place;
       }
     });
-    sync_row();
+    exchange(warp_sum(mass) + above_mass, 0);
     // Each lane asks one block for its number; a thread then takes the entry that is its own of all.
     const int thread = ptx::thread_idx();
     const int lane = ptx::lane_idx();
@@ -668,6 +684,7 @@ struct Resident {
     }
     ptx::sync_block();
     if (count > S::kFew) return false;
+    num_all = adds ? count : -1;
     if (thread < count) {
       const u32 key = s.all_key[thread];
       const i32 place = s.all_position[thread];
@@ -746,9 +763,10 @@ struct Resident {
   }
 
   /// What keeps the first entries of those that the floor keeps: `count` of them, or (kMass) the part p of their mass (of `whole`, where
-  /// that is not 0).
+  /// that is not 0). `few`: the floor keeps few entries.
   template <bool kMass>
-  __device__ __forceinline__ Cut find(u64 count, float p, u64 whole) {
+  __device__ __forceinline__ Cut find(u64 count, float p, u64 whole, bool few) {
+    num_all = -1;
     u32 low = floor.least();
     u32 high = abi::kKeyOfInf;
     if (low > largest) return floor;
@@ -774,7 +792,6 @@ struct Resident {
         sync_row();
         continue;
       }
-      mostly = kMass && above >= need / 2;
       const Bins b = merged();
       if (need > above + b.total) {
         sync_row();
@@ -788,7 +805,7 @@ struct Resident {
       high = min(low + ((1U << shift) - 1U), end_key);
       const u64 left = need - above - found.above;
       Cut cut{};
-      if (cut_few<kMass>(low, high, left, cut)) return cut;
+      if (cut_few<kMass>(low, high, left, few || (kMass && above >= need / 2), cut)) return cut;
       if (high - low < 1U << kKeyBits) return cut_ties<kMass>(low, high, left);
     }
   }

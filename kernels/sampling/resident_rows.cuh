@@ -57,32 +57,41 @@ __device__ __forceinline__ void run_resident_sample(const abi::SampleParams& p) 
     if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, filtered ? 0.0F : logprob_of<kProbs>(row.w.max, total, temperature, row.w));
     return;
   }
+  [[maybe_unused]] const bool few = by_count && top_k <= row.n / 16;
   if constexpr (kTraits.top_k) {
-    if (by_count) row.floor = row.template find<false>(static_cast<u64>(top_k), 0.0F, 0);
+    if (by_count) row.floor = row.template find<false>(static_cast<u64>(top_k), 0.0F, 0, few);
   }
   if constexpr (kTraits.top_p) {
-    if (by_mass) row.floor = row.template find<true>(0, top_p, p.joint != 0 && by_count ? total : 0);
+    if (by_mass) row.floor = row.template find<true>(0, top_p, p.joint != 0 && by_count ? total : 0, few);
   }
   if (min_p > 0.0F) {
     const u32 least = row.least_key(min_p);
-    if (least > row.floor.key) row.floor = {least - 1, Cut::kNone};
+    if (least > row.floor.key) {
+      row.floor = {least - 1, Cut::kNone};
+      row.num_all = -1;
+    }
   }
-  if (kCuts && row.few_left(by_count && top_k <= row.n / 16)) {
-    row.few_masses();
-    which = 0;
-  } else if (!known || !row.plain()) {
-    row.masses();
-    which = 0;
+  typename Resident<T, kProbs>::Kept kept;
+  if (kCuts && row.num_all >= 0) {
+    kept = row.after_cut();
+  } else {
+    if (!known || !row.plain()) {
+      row.masses();
+      which = 0;
+    }
+    kept = row.shared_out(which);
   }
-  const u64 kept = row.sum(which);
-  const u64 left = abi::multiply_high(random, kept);
-  const u64 before = row.sum_before(which);
-  if (left < before || left - before >= own<ResidentShared>().shares[row.parity][which][row.share]) return;
-  const auto drawn = row.draw(left - before);
-  if (!drawn.here) return;
-  p.tokens.set(r, 0, drawn.position);
-  if (p.valid != nullptr) p.valid[r * p.valid_stride] = row.nan ? 0 : 1;
-  if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, logprob_of<kProbs>(drawn.value, filtered ? kept : total, temperature, row.w));
+  const u64 left = abi::multiply_high(random, kept.total) - kept.before;
+  if (left < kept.here) {
+    const auto drawn = row.draw(left);
+    if (drawn.here) {
+      p.tokens.set(r, 0, drawn.position);
+      if (p.valid != nullptr) p.valid[r * p.valid_stride] = row.nan ? 0 : 1;
+      if (p.logprobs.data != nullptr)
+        p.logprobs.set(r, 0, logprob_of<kProbs>(drawn.value, filtered ? kept.total : total, temperature, row.w));
+    }
+  }
+  if (kCuts) sync_row();  // others may be reading this block's memory still
 }
 
 /// x / divisor of weights x, rounded once: by the rounded reciprocal and what products with it leave (Markstein), where nothing on the way
@@ -155,19 +164,22 @@ __device__ __forceinline__ void run_resident_rows(const abi::SampleParams& p) {
     argmax = row.argmax();
   } else if (any) {
     if constexpr (kKind == RowKind::top_p_renorm) {
-      row.floor = row.template find<true>(0, top_p, 0);
+      row.floor = row.template find<true>(0, top_p, 0, false);
     } else if constexpr (!kSoftmax) {
-      row.floor = row.template find<false>(static_cast<u64>(top_k), 0.0F, 0);
+      row.floor = row.template find<false>(static_cast<u64>(top_k), 0.0F, 0, !kMask && top_k <= p.vocab / 16);
     }
     if constexpr (kMask) {
       sync_row();  // others may be reading this block's memory still
     } else {
-      if (!kSoftmax && row.few_left(kKind == RowKind::top_k_renorm && top_k <= p.vocab / 16)) {
-        row.few_masses();
+      u64 mass = 0;
+      if (!kSoftmax && row.num_all >= 0) {
+        mass = row.after_cut().total;
+        sync_row();
       } else {
         row.template masses<kStores>();
+        mass = row.sum(0);
       }
-      divisor = abi::weight_of_mass(row.sum(0), kProbs && row.w.max == kInfinity ? abi::kOneExponent : row.w.reference);
+      divisor = abi::weight_of_mass(mass, kProbs && row.w.max == kInfinity ? abi::kOneExponent : row.w.reference);
     }
   }
   const ValueCut floor(row.floor);
@@ -210,7 +222,7 @@ __device__ __forceinline__ void run_resident_top_k(const abi::TopKParams& p) {
   row.load();
   sync_row();
   row.template survey<false>(1.0F, false);
-  if (row.any()) row.floor = row.template find<false>(static_cast<u64>(p.k), 0.0F, 0);
+  if (row.any()) row.floor = row.template find<false>(static_cast<u64>(p.k), 0.0F, 0, false);
   int count = row.collect();
   if (ptx::cluster_rank() != 0) return;
   const int wanted = min(p.k, length);
