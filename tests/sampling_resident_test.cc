@@ -357,6 +357,8 @@ TEST(SamplingResident, ShapesHoldTheirRows) {
     }
   }
   EXPECT_EQ(0, sampling::resident_shape(info, KernelKind::softmax, DType::f32, {}, 1, 1000000).cluster);
+  EXPECT_EQ(8, sampling::resident_shape(info, KernelKind::sample, DType::f32, {.top_p = true}, 16, 128256).cluster);
+  EXPECT_EQ(0, sampling::resident_shape(info, KernelKind::sample, DType::f32, {.top_p = true}, 128, 128256).cluster);
   EXPECT_EQ(0, sampling::resident_shape(info, KernelKind::top_k, DType::f32, {}, 1, 1000, 2048).cluster);
   EXPECT_EQ(0, sampling::resident_shape(info, KernelKind::sample, DType::bf16, {.edits = true}, 1, 1000).cluster);
   EXPECT_EQ(0, sampling::resident_shape(cuda::example_device(80), KernelKind::softmax, DType::f32, {}, 1, 1000).cluster);

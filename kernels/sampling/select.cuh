@@ -115,7 +115,6 @@ struct Selector {
             }
             inside |= x[e] >= low && !is_above ? 1U << e : 0U;
           }
-          if (inside == 0) return;
           if (!lists) {
             tile_inside += static_cast<u32>(ptx::popcount(inside));
             return;
@@ -133,6 +132,7 @@ struct Selector {
               append(first, listed, key_of(value), position + e);
             }
           }
+          ptx::sync_warp();  // lanes would else go on each by itself, to the end of the tile
         },
         [&](int tile) {
           if constexpr (kMass) {

@@ -146,6 +146,10 @@ ResidentShape resident_shape(const cuda::DeviceInfo& info, KernelKind kind, DTyp
   int cluster = 1;
   while (cluster < kMaxCluster && bytes(cluster) > resident_limit(info)) cluster *= 2;
   if (bytes(cluster) > resident_limit(info)) return {};
+  // Cuts wait for other blocks at every step, and for one another where more rows come than fit at once: then rows that pass by are faster.
+  const bool cuts =
+      kind == KernelKind::sample ? traits.top_k || traits.top_p : kind != KernelKind::softmax && kind != KernelKind::top_p_renorm;
+  if (cuts && rows * cluster > 2 * info.num_sms) return {};
   while (cluster < kMaxCluster && rows * cluster < info.num_sms && groups >= 2 * cluster * (kThreads / 32)) cluster *= 2;
   return {cluster, bytes(cluster)};
 }
