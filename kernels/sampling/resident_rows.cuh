@@ -1,7 +1,7 @@
 // sample(), the functions that write a row for a row and top_k(), for rows that a cluster's shared memory holds.
 #pragma once
 
-#include "sampling/resident.cuh"
+#include "sampling/resident_cut.cuh"
 #include "sampling/top_k.cuh"
 
 namespace girih::sampling {
