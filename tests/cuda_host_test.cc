@@ -21,7 +21,7 @@
 #include "girih/sampling.h"
 #include "page/copy_pages.cuh"
 #include "rows/pipeline.cuh"
-#include "sampling/sample.cuh"
+#include "sampling/resident_rows.cuh"
 
 namespace girih {
 namespace {
@@ -73,14 +73,18 @@ void append_e4m3(abi::RowsParams p) { rows::run<rows::Parts{append_part(abi::Ele
 void copy(abi::CopyParams p) { page::run_copy_pages(p); }
 void merge(abi::MergeParams p) { attention::run_merge_states<float, float, float>(p); }
 
-/// sample() of 2 x 40,000 logits with top-k and top-p, and softmax of them: the sizes that the library chooses for this much shared memory.
+/// sample() of 2 x 40,000 logits with top-k and top-p, and softmax of them, which stay in shared memory; with the first tokens of the order
+/// rows pass by, and the sizes are those that the library chooses for this much shared memory.
 constexpr sampling::Config kSamplingConfig{12288, 16384, 4, 2048};
 constexpr std::int64_t kSamplingFixed = sampling::Layout<kSamplingConfig, float, false>::kSlots;
 int num_sampling_slots = 0;
-void sample_top_k_top_p(abi::SampleParams p) {
-  sampling::run_sample<kSamplingConfig, float, sampling::Traits{false, false, false, true, true, false}>(p, num_sampling_slots);
+void sample_first(abi::SampleParams p) {
+  sampling::run_sample<kSamplingConfig, float, sampling::Traits{false, false, false, true, true, true}>(p, num_sampling_slots);
 }
-void softmax_f32(abi::SampleParams p) { sampling::run_rows<kSamplingConfig, float, sampling::RowKind::softmax>(p, num_sampling_slots); }
+void sample_top_k_top_p(abi::SampleParams p) {
+  sampling::run_resident_sample<float, sampling::Traits{false, false, false, true, true, false}>(p);
+}
+void softmax_f32(abi::SampleParams p) { sampling::run_resident_rows<float, sampling::RowKind::softmax>(p); }
 int last_cluster_size = 0;
 
 /// Launches live on: a graph may execute one long after it was captured.
@@ -98,8 +102,9 @@ void* prepare(const fake_cuda::LaunchCall& call) {
   if (name == "merge_states_f32_f32_f32") return keep(emulate(call, merge));
   num_sampling_slots = static_cast<int>((call.shared_bytes - kSamplingFixed) / kSamplingConfig.tile_bytes);
   last_cluster_size = call.cluster_size;
-  if (name == "sample_f32_logits_top_k_top_p") return keep(emulate(call, sample_top_k_top_p));
-  if (name == "softmax_f32") return keep(emulate(call, softmax_f32));
+  if (name == "sample_f32_logits_top_k_top_p_first") return keep(emulate(call, sample_first));
+  if (name == "sample_f32_logits_top_k_top_p_resident") return keep(emulate(call, sample_top_k_top_p));
+  if (name == "softmax_f32_resident") return keep(emulate(call, softmax_f32));
   EXPECT_EQ(name.rfind("attention_", 0), 0U) << name;
   AttentionLaunch launch{name, call.num_blocks, call.num_threads, call.dependent, *static_cast<const abi::AttentionParams*>(call.params),
                          {}};
@@ -826,10 +831,23 @@ TEST_F(CudaHost, SamplingLaunchesAClusterARow) {
   for (offset[0] = 0; offset[0] < 3; ++offset[0]) {
     sample(cpu, args(want, {}, nullptr));
     sample(*context_, args(got, device, stream));
-    EXPECT_EQ(2, last_cluster_size);  // of few multiprocessors
+    EXPECT_EQ(4, last_cluster_size);  // of few multiprocessors
     synchronize();
     EXPECT_EQ(want, got);
   }
+  std::vector<std::int32_t> first(kRows * 3), want_first(first);
+  std::vector<float> logs(first.size()), want_logs(logs);
+  const auto with_first = [&](SampleArgs a, std::vector<std::int32_t>& tokens, std::vector<float>& x, Device d) {
+    a.top_tokens = TensorView(tokens.data(), DType::i32, {kRows, 3}, d);
+    a.top_logprobs = TensorView(x.data(), DType::f32, {kRows, 3}, d);
+    return a;
+  };
+  sample(cpu, with_first(args(want, {}, nullptr), want_first, want_logs, {}));
+  sample(*context_, with_first(args(got, device, stream), first, logs, device));
+  EXPECT_EQ(2, last_cluster_size);
+  synchronize();
+  EXPECT_EQ(want, got);
+  EXPECT_EQ(want_first, first);
   const auto rows = [&](std::vector<float>& data, Device d) { return TensorView(data.data(), DType::f32, {kRows, kVocab}, d); };
   softmax(cpu, rows(logits, {}), 0.5F, rows(want_soft, {}));
   softmax(*context_, rows(logits, device), 0.5F, rows(soft, device), stream);

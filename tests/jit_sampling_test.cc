@@ -32,6 +32,20 @@ TEST(JitSampling, EveryKindForHopper) {
   expect_compiles(*nvrtc, sampling_kernel(KernelKind::sample, DType::f32, limit, {.edits = true, .top_k = true}), 90);
 }
 
+TEST(JitSampling, RowsThatStay) {
+  const auto nvrtc = jit::Nvrtc::load({.path = jit::test_nvrtc(), .virtual_environment = {}});
+  const SampleTraits all{.probs = false, .edits = true, .masked = true, .top_k = true, .top_p = true, .first = false};
+  for (const int arch : cuda::example_archs()) {
+    const cuda::DeviceInfo info = cuda::example_device(arch);
+    if (resident_shape(info, KernelKind::sample, DType::f32, all, 4, 1000).cluster == 0) continue;
+    expect_compiles(*nvrtc, resident_kernel(KernelKind::sample, DType::f32, all), arch);
+  }
+  expect_compiles(*nvrtc, resident_kernel(KernelKind::sample, DType::bf16, {.probs = true, .masked = true}), 90);
+  for (const KernelKind kind :
+       {KernelKind::softmax, KernelKind::top_p_renorm, KernelKind::top_k_renorm, KernelKind::top_k_mask, KernelKind::top_k})
+    expect_compiles(*nvrtc, resident_kernel(kind, DType::f16), 90);
+}
+
 TEST(JitSampling, TheWidestForEveryArchitecture) {
   const auto nvrtc = jit::Nvrtc::load({.path = jit::test_nvrtc(), .virtual_environment = {}});
   for (const int arch : cuda::example_archs()) {

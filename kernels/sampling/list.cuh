@@ -41,7 +41,8 @@ struct Sums {
 template <Config kConfig>
 struct Shared {
   static constexpr int kListCapacity = kConfig.list_capacity;
-  static constexpr int kOwn = kListCapacity * 5 / 6 / kThreads;  // of the list: entries of each thread; the rest is for what they do not hold
+  static constexpr int kOwn =
+      kListCapacity * 5 / 6 / kThreads;  // of the list: entries of each thread; the rest is for what they do not hold
   static constexpr int kSpill = kListCapacity - kOwn * kThreads;
   static constexpr int kMaxTiles = static_cast<int>(abi::kMaxVocab) * 4 / kConfig.tile_bytes + 2;
   static constexpr int kBins = kConfig.bins;
@@ -55,7 +56,7 @@ struct Shared {
   u32 tile_inside[kMaxTiles];
   Sums warp_sums[kWarps];
   Sums sums[kMaxCluster];  // of all blocks, in each
-  u64 best[kMaxCluster];  // key and position of the largest entry
+  u64 best[kMaxCluster];   // key and position of the largest entry
   u64 few_amount[kFew];
   u32 few_key[kFew];
   i32 few_position[kFew];
@@ -105,6 +106,39 @@ __device__ __forceinline__ void for_listed(F f) {
 #pragma unroll 1
   for (int i = ptx::thread_idx(); i < static_cast<int>(s.num_spilled); i += kThreads)
     f(S::kOwn * kThreads + i, s.list_key[S::kOwn * kThreads + i]);
+}
+
+/// A bitonic sort of `count` entries, by the order or by position. There is room for a power of two of them.
+__device__ __forceinline__ void sort_entries(u32* s_keys, i32* s_positions, int count, bool by_position) {
+  int size = 2;
+#pragma unroll 1
+  while (size < count) size *= 2;
+#pragma unroll 1
+  for (int i = count + ptx::thread_idx(); i < size; i += kThreads) {
+    s_keys[i] = 0;
+    s_positions[i] = 0x7fffffff;
+  }
+  for (int width = 2; width <= size; width *= 2) {
+    for (int distance = width / 2; distance > 0; distance /= 2) {
+      ptx::sync_block();
+#pragma unroll 1
+      for (int i = ptx::thread_idx(); i < size / 2; i += kThreads) {
+        const int low = 2 * i - (i & (distance - 1));
+        const int high = low + distance;
+        const bool ascending = (low & width) == 0;
+        const u32 a = s_keys[low], b = s_keys[high];
+        const i32 x = s_positions[low], y = s_positions[high];
+        const bool before = by_position || a == b ? x < y : a > b;
+        if (before != ascending) {
+          s_keys[low] = b;
+          s_keys[high] = a;
+          s_positions[low] = y;
+          s_positions[high] = x;
+        }
+      }
+    }
+  }
+  ptx::sync_block();
 }
 
 /// To the list of block 0 (`to`), whose threads have had `before` entries.
@@ -210,8 +244,7 @@ __device__ __attribute__((noinline)) int take_few(u32 low, u32 width, bool by_ma
   });
   ptx::sync_block();
   const int few = static_cast<int>(s.num_few);
-  if (few <= kFew && ptx::thread_idx() < few)
-    s.few_amount[ptx::thread_idx()] = amount_of<kProbs>(s.few_key[ptx::thread_idx()], by_mass, w);
+  if (few <= kFew && ptx::thread_idx() < few) s.few_amount[ptx::thread_idx()] = amount_of<kProbs>(s.few_key[ptx::thread_idx()], by_mass, w);
   ptx::sync_block();
   return few;
 }

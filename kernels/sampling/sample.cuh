@@ -114,8 +114,8 @@ struct RowRun {
     S& s = own<S>();
     const Cut floor = select.floor;
     const Weighting w = select.w;
-    const bool usable = !fresh && leader.listed != 0 && leader.summed != 0 && floor.key <= leader.listed_high &&
-                        floor.least() >= leader.listed_low;
+    const bool usable =
+        !fresh && leader.listed != 0 && leader.summed != 0 && floor.key <= leader.listed_high && floor.least() >= leader.listed_low;
     sync_row();
     if (!usable) {
       Sums all{};
@@ -266,35 +266,7 @@ struct RowRun {
   /// Block 0: a bitonic sort of the list's first `count` entries.
   __device__ __attribute__((noinline)) void sort(int count, bool by_position) {
     S& s = own<S>();
-    int size = 2;
-#pragma unroll 1
-    while (size < count) size *= 2;
-#pragma unroll 1
-    for (int i = count + ptx::thread_idx(); i < size; i += kThreads) {
-      s.list_key[i] = 0;
-      s.list_position[i] = 0x7fffffff;
-    }
-    for (int width = 2; width <= size; width *= 2) {
-      for (int distance = width / 2; distance > 0; distance /= 2) {
-        ptx::sync_block();
-#pragma unroll 1
-        for (int i = ptx::thread_idx(); i < size / 2; i += kThreads) {
-          const int low = 2 * i - (i & (distance - 1));
-          const int high = low + distance;
-          const bool ascending = (low & width) == 0;
-          const u32 a = s.list_key[low], b = s.list_key[high];
-          const i32 x = s.list_position[low], y = s.list_position[high];
-          const bool before = by_position || a == b ? x < y : a > b;
-          if (before != ascending) {
-            s.list_key[low] = b;
-            s.list_key[high] = a;
-            s.list_position[low] = y;
-            s.list_position[high] = x;
-          }
-        }
-      }
-    }
-    ptx::sync_block();
+    sort_entries(s.list_key, s.list_position, count, by_position);
   }
 };
 

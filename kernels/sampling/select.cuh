@@ -115,7 +115,7 @@ struct Selector {
             }
             inside |= x[e] >= low && !is_above ? 1U << e : 0U;
           }
-          if (inside == 0) return;
+          if (!kMass && inside == 0) return;
           if (!lists) {
             tile_inside += static_cast<u32>(ptx::popcount(inside));
             return;
@@ -133,6 +133,7 @@ struct Selector {
               append(first, listed, key_of(value), position + e);
             }
           }
+          if constexpr (kMass) ptx::sync_warp();  // many have some: lanes would else go on each by itself, to the end of the tile
         },
         [&](int tile) {
           if constexpr (kMass) {

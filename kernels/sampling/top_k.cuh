@@ -6,19 +6,18 @@
 namespace girih::sampling {
 
 /// Block 0: entries of -inf, then NaN, by index, for rows of too few others. Returns how many there are in the list then.
-template <typename Run, typename T>
-__device__ __forceinline__ int add_last(Run& run, int listed, int k) {
+template <typename T>
+__device__ __forceinline__ int add_last(const u8* row, i64 stride, int n, u32* s_keys, i32* s_positions, int listed, int k) {
   for (int kind = 0; kind < 2; ++kind) {
-    for (int first = 0; first < run.reader.size() && listed < k; first += kThreads) {
+    for (int first = 0; first < n && listed < k; first += kThreads) {
       const int i = first + ptx::thread_idx();
-      const float x = i < run.reader.size() ? to_f32(*reinterpret_cast<const T*>(run.reader.address(i))) : 0.0F;
+      const float x = i < n ? to_f32(*reinterpret_cast<const T*>(row + i * stride)) : 0.0F;
       const bool wanted = kind == 0 ? x == -kInfinity : x != x;
-      auto& s = own<typename Run::S>();
       const Scan scan = block_scan(wanted ? 1 : 0);
       const int place = listed + static_cast<int>(scan.before);
       if (wanted && place < k) {
-        s.list_key[place] = kind == 0 ? abi::kKeyOfMinusInf : 0;
-        s.list_position[place] = i;
+        s_keys[place] = kind == 0 ? abi::kKeyOfMinusInf : 0;
+        s_positions[place] = i;
       }
       listed = min(listed + static_cast<int>(scan.total), k);
     }
@@ -39,7 +38,8 @@ __device__ __forceinline__ void run_top_k(const abi::TopKParams& p, int num_slot
   if (run.select.leads()) {
     auto& s = own<typename Run::S>();
     ptx::sync_block();
-    if (count < min(p.k, length)) count = add_last<Run, T>(run, count, min(p.k, length));
+    if (count < min(p.k, length))
+      count = add_last<T>(run.reader.address(0), p.input.stride, length, s.list_key, s.list_position, count, min(p.k, length));
     run.sort(count, p.sorted == 0);
     for (int i = ptx::thread_idx(); i < p.k; i += kThreads) {
       const bool there = i < count;

@@ -14,6 +14,8 @@ namespace {
 
 constexpr int kThreads = 512;  // as kernels/sampling/block.cuh
 constexpr int kMaxCluster = 8;
+constexpr std::int64_t kResidentFixed = 14080;  // as kernels/sampling/resident.cuh
+constexpr std::int64_t kResidentTopK = 1024;
 
 constexpr std::array<std::string_view, 7> kKindNames = {
     "sample", "softmax", "top_p_renorm", "top_k_renorm", "top_k_mask", "top_k", "chain_speculative_sample"};
@@ -71,6 +73,11 @@ std::string kernel_name(KernelKind kind, DType type, const SampleTraits& t) {
   return text;
 }
 
+std::string resident_name(KernelKind kind, DType type, const SampleTraits& t) { return kernel_name(kind, type, t) + "_resident"; }
+
+/// Shared memory of each of two blocks of a multiprocessor.
+std::int64_t resident_limit(const cuda::DeviceInfo& info) { return std::min(info.shared_per_sm / 2 - 1024, info.shared_per_block); }
+
 std::string_view type_name(DType t) { return t == DType::f32 ? "float" : name(t); }
 
 struct Loaded {
@@ -90,10 +97,9 @@ Loaded load(const Context& context, std::string_view op, KernelKind kind, DType 
 }
 
 template <typename Params>
-void launch(const Context& context, std::string_view op, const Loaded& kernel, std::int64_t rows, std::int64_t vocab, const Params& p,
+void launch(const Context& context, std::string_view op, const Loaded& kernel, int cluster, std::int64_t rows, const Params& p,
             void* stream) {
   cuda::Runtime& runtime = context.cuda();
-  const int cluster = cluster_size(runtime.device->info(), rows, vocab, kernel.tile);
   if (rows * cluster > INT32_MAX) fail(Code::invalid_argument, op, "the batch has {} rows; must be at most {}", rows, INT32_MAX / cluster);
   const cuda::CurrentDevice current(*runtime.device);
   runtime.device->driver().launch({.function = kernel.kernel.function,
@@ -105,7 +111,63 @@ void launch(const Context& context, std::string_view op, const Loaded& kernel, s
                                   &p);
 }
 
+/// A kernel of rows that pass by, for the cluster that suits it.
+template <typename Params>
+void launch_passing(const Context& context, std::string_view op, const Loaded& kernel, std::int64_t rows, std::int64_t vocab,
+                    const Params& p, void* stream) {
+  launch(context, op, kernel, cluster_size(context.cuda().device->info(), rows, vocab, kernel.tile), rows, p, stream);
+}
+
+/// True: the call is done by a kernel of rows that stay.
+template <typename Params>
+bool launch_resident(const Context& context, std::string_view op, KernelKind kind, DType type, const SampleTraits& traits, const Params& p,
+                     std::int64_t k, void* stream) {
+  cuda::Runtime& runtime = context.cuda();
+  const cuda::DeviceInfo& info = runtime.device->info();
+  const ResidentShape shape = resident_shape(info, kind, type, traits, p.rows, p.vocab, k);
+  if (shape.cluster == 0) return false;
+  const std::string name = resident_name(kind, type, traits);
+  const jit::Kernel* found = runtime.find(name);
+  if (found == nullptr) found = &runtime.kernel(op, name, resident_kernel(kind, type, traits).source, stream, resident_limit(info));
+  launch(context, op, {*found, shape.shared_bytes, 0}, shape.cluster, p.rows, p, stream);
+  return true;
+}
+
 }  // namespace
+
+ResidentShape resident_shape(const cuda::DeviceInfo& info, KernelKind kind, DType type, const SampleTraits& traits, std::int64_t rows,
+                             std::int64_t vocab, std::int64_t k) {
+  if (info.arch < 90 || kind == KernelKind::speculative || k > kResidentTopK) return {};
+  if (kind == KernelKind::sample && (traits.first || (traits.edits && type != DType::f32))) return {};
+  constexpr std::int64_t kGroup = 512;  // bytes that a warp takes at a time
+  const std::int64_t item = bits(type) / 8;
+  const std::int64_t groups = ceil_div(vocab * item + 16 - item, kGroup);  // of a row at any address
+  const auto bytes = [&](int blocks) { return kResidentFixed + ceil_div(groups, std::int64_t{blocks}) * kGroup; };
+  int cluster = 1;
+  while (cluster < kMaxCluster && bytes(cluster) > resident_limit(info)) cluster *= 2;
+  if (bytes(cluster) > resident_limit(info)) return {};
+  // Cuts wait for other blocks at every step, and for one another where more rows come than fit at once: then rows that pass by are faster.
+  const bool cuts =
+      kind == KernelKind::sample ? traits.top_k || traits.top_p : kind != KernelKind::softmax && kind != KernelKind::top_p_renorm;
+  if (cuts && rows * cluster > 2 * info.num_sms) return {};
+  while (cluster < kMaxCluster && rows * cluster < info.num_sms && groups >= 2 * cluster * (kThreads / 32)) cluster *= 2;
+  return {cluster, bytes(cluster)};
+}
+
+SamplingKernel resident_kernel(KernelKind kind, DType type, const SampleTraits& t) {
+  SamplingKernel kernel{.name = resident_name(kind, type, t), .source = {}, .shared_bytes = kResidentFixed, .tile = 0};
+  const std::string call = kind == KernelKind::sample  ? fmt::format("run_resident_sample<{}, Traits{{{}, {}, {}, {}, {}, false}}>(p)",
+                                                                     type_name(type), t.probs, t.edits, t.masked, t.top_k, t.top_p)
+                           : kind == KernelKind::top_k ? fmt::format("run_resident_top_k<{}>(p)", type_name(type))
+                                                       : fmt::format("run_resident_rows<{}, RowKind::{}>(p)", type_name(type),
+                                                                     kKindNames[static_cast<std::size_t>(kind)]);
+  kernel.source = fmt::format(
+      "// {}\n#include \"sampling/resident_rows.cuh\"\n"
+      "extern \"C\" __global__ void __launch_bounds__({}, 2) {}(const __grid_constant__ girih::abi::{} p) {{\n"
+      "  using namespace girih;\n  using namespace girih::sampling;\n  static_assert(kResidentFixed == {});\n  {};\n}}\n",
+      kernel.name, kThreads, kernel.name, kind == KernelKind::top_k ? "TopKParams" : "SampleParams", kResidentFixed, call);
+  return kernel;
+}
 
 SampleTraits traits_of(const abi::SampleParams& p) {
   return {.probs = p.probs != 0,
@@ -156,21 +218,25 @@ int cluster_size(const cuda::DeviceInfo& info, std::int64_t rows, std::int64_t v
 }
 
 void sample_on_device(const Context& context, const abi::SampleParams& p, DType type, void* stream) {
-  launch(context, "sample", load(context, "sample", KernelKind::sample, type, traits_of(p), stream), p.rows, p.vocab, p, stream);
+  const SampleTraits traits = traits_of(p);
+  if (launch_resident(context, "sample", KernelKind::sample, type, traits, p, 0, stream)) return;
+  launch_passing(context, "sample", load(context, "sample", KernelKind::sample, type, traits, stream), p.rows, p.vocab, p, stream);
 }
 
 void rows_on_device(const Context& context, KernelKind kind, const abi::SampleParams& p, DType type, void* stream) {
   const std::string_view op = kKindNames[static_cast<std::size_t>(kind)];
-  launch(context, op, load(context, op, kind, type, {}, stream), p.rows, p.vocab, p, stream);
+  if (launch_resident(context, op, kind, type, {}, p, 0, stream)) return;
+  launch_passing(context, op, load(context, op, kind, type, {}, stream), p.rows, p.vocab, p, stream);
 }
 
 void top_k_on_device(const Context& context, const abi::TopKParams& p, DType type, void* stream) {
-  launch(context, "top_k", load(context, "top_k", KernelKind::top_k, type, {}, stream), p.rows, p.vocab, p, stream);
+  if (launch_resident(context, "top_k", KernelKind::top_k, type, {}, p, p.k, stream)) return;
+  launch_passing(context, "top_k", load(context, "top_k", KernelKind::top_k, type, {}, stream), p.rows, p.vocab, p, stream);
 }
 
 void speculative_on_device(const Context& context, const abi::SpeculativeParams& p, DType type, void* stream) {
   constexpr std::string_view kOp = "chain_speculative_sample";
-  launch(context, kOp, load(context, kOp, KernelKind::speculative, type, {}, stream), p.batch, p.vocab, p, stream);
+  launch_passing(context, kOp, load(context, kOp, KernelKind::speculative, type, {}, stream), p.batch, p.vocab, p, stream);
 }
 
 }  // namespace girih::sampling

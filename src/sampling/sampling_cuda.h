@@ -27,6 +27,17 @@ SampleTraits traits_of(const abi::SampleParams& p);
 /// `shared_limit`: bytes of a block, at least 64 KiB. `traits`: of sample().
 SamplingKernel sampling_kernel(KernelKind kind, DType type, std::int64_t shared_limit, const SampleTraits& traits = {});
 
+/// How a row stays in the shared memory of a cluster (kernels/sampling/resident.cuh): two blocks a multiprocessor. No blocks: it does not.
+struct ResidentShape {
+  int cluster = 0;
+  std::int64_t shared_bytes = 0;
+};
+/// `k`: of top_k().
+ResidentShape resident_shape(const cuda::DeviceInfo& info, KernelKind kind, DType type, const SampleTraits& traits, std::int64_t rows,
+                             std::int64_t vocab, std::int64_t k = 0);
+/// The kernel for any such shape.
+SamplingKernel resident_kernel(KernelKind kind, DType type, const SampleTraits& traits = {});
+
 /// Blocks that share a row: as many as the device has room for, up to 8, while each has a tile.
 int cluster_size(const cuda::DeviceInfo& info, std::int64_t rows, std::int64_t vocab, std::int64_t tile);
 

@@ -26,6 +26,9 @@ void warm_up() {
     const auto add = [&](KernelKind kind, DType type, const SampleTraits& traits = {}) {
       const sampling::SamplingKernel kernel = sampling::sampling_kernel(kind, type, limit, traits);
       sources.push_back({.name = kernel.name, .source = kernel.source, .target = ""});
+      if (sampling::resident_shape(runtime.device->info(), kind, type, traits, 1, 1000).cluster == 0) return;
+      const sampling::SamplingKernel resident = sampling::resident_kernel(kind, type, traits);
+      sources.push_back({.name = resident.name, .source = resident.source, .target = ""});
     };
     for (const bool top_k : {false, true}) {
       for (const bool top_p : {false, true}) {
