@@ -66,8 +66,6 @@ CudaTile floor_tile(const CudaRequest& request, int tile_class) {
 }
 
 std::string floor_refusal(const CudaRequest& request, int tile_class) {
-  if (bits(request.spec.q_dtype) == 8 && request.wanted.empty())
-    return "q_dtype=e4m3 has not run on hardware yet: ask for family=floor or wgmma";
   const std::int64_t needed = floor_tile(request, tile_class).shared_bytes;
   if (needed <= request.device.shared_per_block) return {};
   return fmt::format("a tile needs {} bytes of shared memory; the device gives a block {}", needed, request.device.shared_per_block);

@@ -26,7 +26,7 @@ std::vector<AttentionCapability> attention_capabilities() {
   };
   // The first row of a device is what its specs are checked against: the family that takes everything the device does.
   AttentionCapability floor = row(DeviceKind::cuda, "floor");
-  floor.q_dtypes.push_back(DType::e4m3);  // here and in wgmma: where the family is asked for
+  floor.q_dtypes.push_back(DType::e4m3);
   AttentionCapability mma = row(DeviceKind::cuda, "mma");
   mma.q_dtypes = {DType::f16, DType::bf16};
   mma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8, DType::nvfp4, DType::mxfp4};
@@ -36,7 +36,7 @@ std::vector<AttentionCapability> attention_capabilities() {
   AttentionCapability wgmma = mma;
   wgmma.family = "wgmma";
   wgmma.q_dtypes.push_back(DType::e4m3);
-  wgmma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8};  // 8 bits: likewise
+  wgmma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8};  // 8 bits beside Q of 16: if asked for
   // MLA of 576 and 512 dims: likewise.
   std::replace(wgmma.features.begin(), wgmma.features.end(), std::string("mla"), std::string("mla_if_asked"));
   std::erase(wgmma.features, "two_part_qk");

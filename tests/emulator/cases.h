@@ -156,10 +156,8 @@ inline std::int64_t max_rows(const cases::AttentionCase& c) {
   return std::max<std::int64_t>(tokens, 1) * (c.spec.num_qo_heads / c.spec.num_kv_heads);
 }
 
-/// The table's choice, then the families that it leaves out and that other GPUs or specs have, or that must be asked for. Of Q of 8 bits
-/// those.
+/// The table's choice, then the families that it leaves out and that other GPUs or specs have, or that must be asked for.
 inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
-  if (bits(spec.q_dtype) == 8) return arch == 90 ? std::vector<std::string_view>{"wgmma", "floor"} : std::vector<std::string_view>{"floor"};
   const std::string chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch)).classes[attention::kLarge].family;
   std::vector<std::string_view> all{""};
   for (const std::string_view family : {"wgmma", "mma"}) {
@@ -301,7 +299,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"kv8_soft_cap"},
     {"kv8_sigmoid"},
     {"kv8_invariant"},
-    // Q of 8 bits, by the families that are asked for.
+    // Q of 8 bits.
     {"fp8_paged", true},
     {"fp8_tensor_scales"},
     {"fp8_dim64x64"},
@@ -310,6 +308,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"fp8_dim256x256"},
     {"fp8_dim128x192"},
     {"fp8_full"},
+    {"fp8_many_keys"},
     {"fp8_window"},
     {"fp8_soft_cap"},
     {"fp8_sinks"},
