@@ -6,7 +6,8 @@
 // are at the next tile.
 // With Q, K and V of 8 bits both products are of such: weights become e4m3, four neighbouring ones of which a lane has in the order in
 // which V's keys are laid out (wgmma_transpose.cuh); they are taken times 2^kShift, so that more of them are above the type's least
-// numbers.
+// numbers. 2^x then takes as long as the products: the sums of P V, apart from O, are waited for before weights are made, so that all else
+// is done in the time of 2^x, and the turn is passed only there.
 #pragma once
 
 #include "attention/config.cuh"
@@ -55,8 +56,9 @@ class WgmmaPrefill {
   static constexpr int kShift = kFp8 ? 6 : 0;
   static constexpr float kUnshift = 1.0F / static_cast<float>(1 << kShift);
   static constexpr float kWeightSlack = kFp8 ? 2.75F : kSlack<c.q_type>;
-  // Sums of 8-bit products keep few bits: those of a step are added to O in f32, a part of its dims at a time.
-  static constexpr int kParts = kFp8 && c.head_dim_vo > 128 ? c.head_dim_vo / 64 : 1;
+  // Sums of 8-bit products keep few bits: those of a step are added to O in f32, a part of its dims at a time where registers are short.
+  static constexpr bool kInParts = kFp8 && (c.head_dim_vo > 128 || c.batch_invariant || Variant::kHasLogits);
+  static constexpr int kParts = kInParts ? c.head_dim_vo / 64 : 1;
   static constexpr int kPartTiles = kSumTiles / kParts;
   static constexpr int kChains = kFp8 ? 4 : 1;
   static constexpr int kRun = kFp8 ? 4 : 8;  // neighbouring dims of a row that a lane writes at a time
@@ -162,6 +164,9 @@ class WgmmaPrefill {
     if (is_last(item)) release(barriers_.query_empty());
   }
 
+  __device__ __forceinline__ void pass_turn() const {
+    if (kTakesTurns && (modes_ & kTurns) != 0) ptx::arrive_named(kTurnBarrier + 1 - group(), c.workers());
+  }
   /// The step's keys join the state but for P V, which is left pending. kFirst: nothing is pending.
   template <bool kFirst>
   __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin, int last) {
@@ -178,13 +183,14 @@ class WgmmaPrefill {
       wait_for_values();
       issue_part(0, sums);
     }
-    if (kTakesTurns && (modes_ & kTurns) != 0) ptx::arrive_named(kTurnBarrier + 1 - group(), c.workers());
+    if constexpr (!kFp8) pass_turn();
     ptx::wgmma_wait<kFirst ? 0 : 1>();
     release(barriers_.key_empty(key_stage()));
     float correction[2] = {1.0F, 1.0F};
     // 16-bit keys have no scales.
     const ScoreFactor<c, Variant> factor = kScaled ? factor_ : ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);
     const bool corrects = finish_scores(item, range, begin, factor, s, correction);
+    if constexpr (kFp8) pass_turn();
     if (begin >= last) release(barriers_.query_empty());
     const float bases[2] = {base(0), base(1)};
     if constexpr (kFp8) {
@@ -328,9 +334,11 @@ class WgmmaPrefill {
         apply_logits<Variant>(params_, logits_row(8 * half + lane_ / 4), half, keys, factor.raw, s);
       }
     } else {
-      if (factor.negative()) [[unlikely]] negate(s);
+      if (factor.negative()) [[unlikely]]
+        negate(s);
     }
-    if (begin < range.full_begin || begin + c.kv_block > range.full_end) [[unlikely]] hide(item, range, begin, s);
+    if (begin < range.full_begin || begin + c.kv_block > range.full_end) [[unlikely]]
+      hide(item, range, begin, s);
     if constexpr (Variant::kSoftmax && !kFixed) {
       if (ptx::any(exceeds_base<kShift, kChains>(state_, s, factor.to_base2, kWeightSlack))) {
         const float tops[2] = {top_of_row<kChains>(s, 0), top_of_row<kChains>(s, 1)};

@@ -129,7 +129,8 @@ TEST(Ptx, BoxesAndWarpgroupProductsLieWhereTheEmulatorHasThem) {
     for (std::size_t i = 0; i < got.size(); ++i) {
       const std::size_t words = products / (128 * kTypes.size());
       if (i < products ? i / words % kTypes.size() != type : type != 2) continue;  // the other types' reading of these codes
-      ASSERT_EQ(got[i], want[i]) << kTypes[type] << ", draw " << draw << ", thread " << i / (kTypes.size() * words) << ", word " << i % words;
+      ASSERT_EQ(got[i], want[i]) << kTypes[type] << ", draw " << draw << ", thread " << i / (kTypes.size() * words) << ", word "
+                                 << i % words;
     }
   }
 }
