@@ -220,8 +220,8 @@ TEST(AttentionKernels, HopperHasLargeTilesOfItsOwn) {
   falls_back(s, "transforms and RoPE");
 }
 
-/// Nothing takes Q of 8 bits but the families that are asked for, and those only with K and V of its kind.
-TEST(AttentionKernels, QueriesOf8BitsAreServedWhereAskedFor) {
+/// Hopper takes large tiles of Q of 8 bits with K and V of its kind in products of such; all else is widened.
+TEST(AttentionKernels, QueriesOf8BitsMeetKeysOfTheirKindOnHopper) {
   const Target& hopper = kTargets[5];
   AttentionSpec s = llama();
   s.q_dtype = DType::e4m3;
@@ -230,7 +230,7 @@ TEST(AttentionKernels, QueriesOf8BitsAreServedWhereAskedFor) {
     for (const bool invariant : {false, true}) {
       s.head_dim_qk = s.head_dim_vo = dim;
       s.batch_invariant = invariant;
-      const attention::CudaKernels kernels = choose(s, hopper, "wgmma");
+      const attention::CudaKernels kernels = choose(s, hopper, "");
       EXPECT_EQ(kernels.classes[0].family, "floor");
       EXPECT_EQ(kernels.classes[1].family, "wgmma");
       EXPECT_LE(kernels.classes[1].shared_bytes, hopper.shared_per_block << 10) << dim;
@@ -239,14 +239,14 @@ TEST(AttentionKernels, QueriesOf8BitsAreServedWhereAskedFor) {
       }
       for (const Target& target : kTargets) {
         EXPECT_EQ(choose(s, target, "floor").classes[1].family, "floor");
-        const std::string why = refusal(Code::unsupported, [&] { choose(s, target, ""); });
-        EXPECT_NE(why.find("ask for family=floor or wgmma"), std::string::npos) << why;
+        EXPECT_EQ(choose(s, target, "").classes[1].family, target.arch == 90 ? "wgmma" : "floor");
       }
     }
   }
   const auto refuses = [&](const AttentionSpec& spec, const char* why) {
     const std::string text = refusal(Code::unsupported, [&] { choose(spec, hopper, "wgmma"); });
     EXPECT_NE(text.find(why), std::string::npos) << text;
+    EXPECT_EQ(choose(spec, hopper, "").classes[1].family, "floor");
   };
   s = llama();
   s.q_dtype = DType::e4m3;

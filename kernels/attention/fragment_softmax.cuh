@@ -232,18 +232,26 @@ struct FragmentState {
   float l[2] = {0.0F, 0.0F};  // this lane's share
 };
 
-/// Of one of the lane's rows, what this lane holds.
-template <int kKeyTiles>
+/// Of one of the lane's rows, what this lane holds. kChains: so many maxima grow side by side, where few warps hide each other's latency.
+template <int kChains = 1, int kKeyTiles>
 __device__ __forceinline__ float top_of_lane(const float (&s)[kKeyTiles][4], int half) {
-  float top = ptx::max_number(s[0][2 * half], s[0][2 * half + 1]);
+  float tops[kChains];
 #pragma unroll
-  for (int n = 1; n < kKeyTiles; ++n) top = ptx::max_number(top, ptx::max_number(s[n][2 * half], s[n][2 * half + 1]));
-  return top;
+  for (int n = 0; n < kKeyTiles; ++n) {
+    const float top = ptx::max_number(s[n][2 * half], s[n][2 * half + 1]);
+    tops[n % kChains] = n < kChains ? top : ptx::max_number(tops[n % kChains], top);
+  }
+#pragma unroll
+  for (int i = kChains / 2; i > 0; i /= 2) {
+#pragma unroll
+    for (int j = 0; j < i; ++j) tops[j] = ptx::max_number(tops[j], tops[j + i]);
+  }
+  return tops[0];
 }
 /// The largest score of one of the lane's rows, over the four lanes that share it.
-template <int kKeyTiles>
+template <int kChains = 1, int kKeyTiles>
 __device__ __forceinline__ float top_of_row(const float (&s)[kKeyTiles][4], int half) {
-  float top = top_of_lane(s, half);
+  float top = top_of_lane<kChains>(s, half);
   top = ptx::max_number(top, ptx::shuffle_xor(top, 1));
   return ptx::max_number(top, ptx::shuffle_xor(top, 2));
 }
@@ -254,11 +262,11 @@ __device__ __forceinline__ float top_of_row(const float (&s)[kKeyTiles][4], int 
 template <Type t>
 constexpr float kSlack = t == Type::bf16 ? 24.0F : 8.0F;
 /// Whether a score of this lane is too far above its row's base. kShift: see raise_maxima.
-template <int kShift = 0, int kKeyTiles>
+template <int kShift = 0, int kChains = 1, int kKeyTiles>
 __device__ __forceinline__ bool exceeds_base(const FragmentState& state, const float (&s)[kKeyTiles][4], float factor, float slack) {
   // -inf above -inf is NaN, which is not above.
-  const float above0 = ptx::fma(top_of_lane(s, 0), factor, -state.m[0]);
-  const float above1 = ptx::fma(top_of_lane(s, 1), factor, -state.m[1]);
+  const float above0 = ptx::fma(top_of_lane<kChains>(s, 0), factor, -state.m[0]);
+  const float above1 = ptx::fma(top_of_lane<kChains>(s, 1), factor, -state.m[1]);
   return ptx::max_number(above0, above1) > slack + kShift;
 }
 

@@ -6,7 +6,8 @@
 // are at the next tile.
 // With Q, K and V of 8 bits both products are of such: weights become e4m3, four neighbouring ones of which a lane has in the order in
 // which V's keys are laid out (wgmma_transpose.cuh); they are taken times 2^kShift, so that more of them are above the type's least
-// numbers.
+// numbers. 2^x then takes as long as the products: the sums of P V, apart from O, are waited for before weights are made, so that all else
+// is done in the time of 2^x, and the turn is passed only there.
 #pragma once
 
 #include "attention/config.cuh"
@@ -51,10 +52,15 @@ class WgmmaPrefill {
   static constexpr int kWords = (c.kv_block + 31) / 32;                              // of masks
   static constexpr bool kFixed = kFixedMaximum<c, Variant>;
   // e4m3 ends at 448: 2^(kShift + kWeightSlack) must not exceed it.
-  static constexpr int kShift = kFp8 ? 7 : 0;
+  static constexpr int kShift = kFp8 ? 6 : 0;
   static constexpr float kUnshift = 1.0F / static_cast<float>(1 << kShift);
-  static constexpr float kWeightSlack = kFp8 ? 1.75F : kSlack<c.q_type>;
+  static constexpr float kWeightSlack = kFp8 ? 2.75F : kSlack<c.q_type>;
   static constexpr bool kWritesPairs = !kFp8 && bits(c.o_type) == 16 && !RowWriter<c, Variant>::kHooked;
+  // Sums of 8-bit products keep few bits: those of a step are added to O in f32, a part of its dims at a time where registers are short.
+  static constexpr bool kInParts = kFp8 && (c.head_dim_vo > 128 || c.batch_invariant || Variant::kHasLogits);
+  static constexpr int kParts = kInParts ? c.head_dim_vo / 64 : 1;
+  static constexpr int kPartTiles = kSumTiles / kParts;
+  static constexpr int kChains = kFp8 ? 4 : 1;
   static constexpr int kRun = kFp8 ? 4 : 8;  // neighbouring dims of a row that a lane writes at a time
   static constexpr bool kTakesTurns = c.workers() == 2 * kGroupWarps * ptx::kWarp;
 
@@ -160,41 +166,63 @@ class WgmmaPrefill {
     if (is_last(item)) release(barriers_.query_empty(query_place()));
   }
 
+  __device__ __forceinline__ void pass_turn() const {
+    if (kTakesTurns && (modes_ & kTurns) != 0) ptx::arrive_named(kTurnBarrier + 1 - group(), c.workers());
+  }
   /// The step's keys join the state but for P V, which is left pending. kFirst: nothing is pending.
   template <bool kFirst>
   __device__ __forceinline__ void step(const abi::WorkItem& item, const StepRange& range, int begin, int last) {
     float s[kKeyTiles][4];
     ptx::mbarrier_wait(barriers_.key_full(key_stage()), parity_of<Shape::kKeyStages>(step_));
-    if constexpr (!kFirst) wait_for_values();
+    if constexpr (!kFirst && !kFp8) wait_for_values();
     if ((modes_ & kOrdersCopies) != 0) ptx::fence_async_proxy();
     if (kTakesTurns && (modes_ & kTurns) != 0) ptx::sync_named(kTurnBarrier + group(), c.workers());
     ptx::wgmma_fence();
     issue_scores(s);
-    if constexpr (!kFirst) issue_values();
-    if (kTakesTurns && (modes_ & kTurns) != 0) ptx::arrive_named(kTurnBarrier + 1 - group(), c.workers());
+    float sums[kPartTiles][4];  // of the pending step, with kFp8
+    if constexpr (!kFirst && !kFp8) issue_values();
+    if constexpr (!kFirst && kFp8) {
+      wait_for_values();
+      issue_part(0, sums);
+    }
+    if constexpr (!kFp8) pass_turn();
     ptx::wgmma_wait<kFirst ? 0 : 1>();
     release(barriers_.key_empty(key_stage()));
     float correction[2] = {1.0F, 1.0F};
     // 16-bit keys have no scales.
     const ScoreFactor<c, Variant> factor = kScaled ? factor_ : ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);
     const bool corrects = finish_scores(item, range, begin, factor, s, correction);
+    if constexpr (kFp8) pass_turn();
     if (begin >= last) release(barriers_.query_empty(query_place()));
-    if constexpr (Variant::kSoftmax) {
-      const float bases[2] = {base(0), base(1)};
+    const float bases[2] = {base(0), base(1)};
+    if constexpr (kFp8) {
+      if constexpr (!kFirst) {
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) weigh(bases, state_.l, s[n], factor.to_base2);
-    }
-    if constexpr (!kFirst) {
-      finish_values();
-      if (corrects) correct_sums(correction, o_);
-    }
-#pragma unroll
-    for (int i = 0; i < kValueProducts; ++i) {
-      if constexpr (kFp8) {
-        pack_weights_e4m3(s[4 * i], s[4 * i + 1], s[4 * i + 2], s[4 * i + 3], weights_[i]);
-      } else {
-        pack_weights<T>(s[2 * i], s[2 * i + 1], weights_[i]);
+        for (int part = 1; part < kParts; ++part) next_part(part, sums);
+        finish_values();
       }
+      // In one go, so that all else fills the time that 2^x takes.
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        weigh(bases, state_.l, s[n], factor.to_base2);
+        if (!kFirst && n < kPartTiles) add_tile(kParts - 1, n, sums);
+        if (n % 4 == 3) pack_weights_e4m3(s[n - 3], s[n - 2], s[n - 1], s[n], weights_[n / 4]);
+      }
+#pragma unroll
+      for (int n = kKeyTiles; !kFirst && n < kPartTiles; ++n) add_tile(kParts - 1, n, sums);
+      correction_[0] = correction[0];
+      correction_[1] = correction[1];
+    } else {
+      if constexpr (Variant::kSoftmax) {
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) weigh(bases, state_.l, s[n], factor.to_base2);
+      }
+      if constexpr (!kFirst) {
+        finish_values();
+        if (corrects) correct_sums(correction, o_);
+      }
+#pragma unroll
+      for (int i = 0; i < kValueProducts; ++i) pack_weights<T>(s[2 * i], s[2 * i + 1], weights_[i]);
     }
     pending_ = min(c.kv_block, range.end - begin);
     ++step_;
@@ -219,13 +247,36 @@ class WgmmaPrefill {
     const u64 values = values_ + static_cast<u32>(value_stage(step_ - 1) * (Shape::kValueStage >> 4));
 #pragma unroll
     for (int i = 0; i < kValueProducts; ++i) {
-      if constexpr (kFp8) {
-        ptx::wgmma_registers_e4m3(o_, weights_[i], values + static_cast<u32>(i * (kProductRow >> 4)), true);
-      } else {
-        ptx::wgmma_registers<T>(o_, weights_[i], values + static_cast<u32>(i * (16 * kStackRow >> 4)), true);
-      }
+      ptx::wgmma_registers<T>(o_, weights_[i], values + static_cast<u32>(i * (16 * kStackRow >> 4)), true);
     }
     ptx::wgmma_commit();
+  }
+  __device__ __forceinline__ void issue_part(int part, float (&sums)[kPartTiles][4]) {
+    const u64 values =
+        values_ + static_cast<u32>(value_stage(step_ - 1) * (Shape::kValueStage >> 4) + part * kPartTiles * (8 * kStackRow >> 4));
+#pragma unroll
+    for (int i = 0; i < kValueProducts; ++i) {
+      ptx::wgmma_registers_e4m3(sums, weights_[i], values + static_cast<u32>(i * (kProductRow >> 4)), i > 0);
+    }
+    ptx::wgmma_commit();
+  }
+  /// O is as the weights were before the pending step; its own sums are as they have been since.
+  __device__ __forceinline__ void add_tile(int part, int n, const float (&sums)[kPartTiles][4]) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float& o = o_[part * kPartTiles + n][j];
+      o = ptx::fma(o, correction_[j / 2], sums[n][j]);
+    }
+  }
+  __device__ __forceinline__ void add_part(int part, const float (&sums)[kPartTiles][4]) {
+#pragma unroll
+    for (int n = 0; n < kPartTiles; ++n) add_tile(part, n, sums);
+  }
+  __device__ __forceinline__ void next_part(int part, float (&sums)[kPartTiles][4]) {
+    ptx::wgmma_wait<0>();
+    add_part(part - 1, sums);
+    ptx::wgmma_fence();
+    issue_part(part, sums);
   }
   /// V of the pending step, the one before step_.
   __device__ __forceinline__ void wait_for_values() const {
@@ -242,8 +293,17 @@ class WgmmaPrefill {
     wait_for_values();
     if ((modes_ & kOrdersCopies) != 0) ptx::fence_async_proxy();
     ptx::wgmma_fence();
-    issue_values();
-    finish_values();
+    if constexpr (kFp8) {
+      float sums[kPartTiles][4];
+      issue_part(0, sums);
+#pragma unroll
+      for (int part = 1; part < kParts; ++part) next_part(part, sums);
+      finish_values();
+      add_part(kParts - 1, sums);
+    } else {
+      issue_values();
+      finish_values();
+    }
     pending_ = 0;
   }
   /// Rows of V past the step's keys become zeros: their weights are, but 0 times NaN is not. Each warpgroup for itself, since it waits for
@@ -276,12 +336,14 @@ class WgmmaPrefill {
         apply_logits<Variant>(params_, logits_row(8 * half + lane_ / 4), half, keys, factor.raw, s);
       }
     } else {
-      if (factor.negative()) negate(s);
+      if (factor.negative()) [[unlikely]]
+        negate(s);
     }
-    if (begin < range.full_begin || begin + c.kv_block > range.full_end) hide(item, range, begin, s);
+    if (begin < range.full_begin || begin + c.kv_block > range.full_end) [[unlikely]]
+      hide(item, range, begin, s);
     if constexpr (Variant::kSoftmax && !kFixed) {
-      if (ptx::any(exceeds_base<kShift>(state_, s, factor.to_base2, kWeightSlack))) {
-        const float tops[2] = {top_of_row(s, 0), top_of_row(s, 1)};
+      if (ptx::any(exceeds_base<kShift, kChains>(state_, s, factor.to_base2, kWeightSlack))) {
+        const float tops[2] = {top_of_row<kChains>(s, 0), top_of_row<kChains>(s, 1)};
         return raise_maxima<kShift>(state_, tops, factor.to_base2, correction);
       }
     }
@@ -468,6 +530,7 @@ class WgmmaPrefill {
 
   float o_[kSumTiles][4];
   FragmentState state_;
+  float correction_[2];             // of the step before, with kFp8: not applied to O yet
   u32 weights_[kValueProducts][4];  // P of the step before,
   int pending_ = 0;                 // of so many keys; 0: none
   ScoreFactor<c, Variant> factor_;  // of the item, with kScaled

@@ -44,9 +44,9 @@ struct WgmmaShape {
   // Of 64 Ki a block: what producers give up, consumers take.
   static constexpr int kProducerRegisters = kTransposes || kWidens ? 40 : 24;
   static constexpr int kConsumerRegisters = kWidens ? 216 : kTransposes || kWarps == kGroupWarps ? 232 : 240;
-  static constexpr int kStages = c.stages;                                   // of K and V as they are brought
-  static constexpr int kKeyStages = kWidens ? 2 : kStages;                   // of K as it is consumed
-  static constexpr int kValueStages = kTransposes || kWidens ? 2 : kStages;  // of V as it is consumed
+  static constexpr int kStages = c.stages;                    // of K and V as they are brought
+  static constexpr int kKeyStages = kWidens ? 2 : kStages;    // of K as it is consumed
+  static constexpr int kValueStages = kWidens ? 2 : kStages;  // of V as it is consumed
   static constexpr int kKeyStacks = (c.head_dim_qk * kElement + kStackRow - 1) / kStackRow;
   static constexpr int kValueStacks = (c.head_dim_vo * kElement + kStackRow - 1) / kStackRow;
   static constexpr int kBroughtKeyStacks = (c.head_dim_qk * kStored + kStackRow - 1) / kStackRow;

@@ -32,24 +32,37 @@ template <Config c, class Variant, bool kWhole>
 __device__ __forceinline__ void transpose_step(const u8* s_brought, u8* s_values, int num_keys) {
   using Shape = WgmmaShape<c, Variant>;
   constexpr int kKeysAtOnce = 32;
+  constexpr int kChunks = c.head_dim_vo / 16;
+  constexpr int kAhead = kChunks % 4 == 0 ? 4 : 3;  // loads under way: a load alone takes longer than all else that is done with it
+  static_assert(kChunks % kAhead == 0);
   const int lane = ptx::lane_idx();
   // ldmatrix: this lane gives the row of key `lane` of 32. stmatrix: of matrix lane / 8 the row lane % 8.
   const int row = lane / 8 % 2 * 8 + lane % 8;
+  const ptx::SharedPointer s_key = ptx::opaque(s_brought + stack_offset(lane, 0));
+  u32 keys[kAhead][4];  // 8 i + 2 p and the next, by dims 2 g and 2 g + 1 of 16
+  const auto load = [&](int first, int chunk) {
+    ptx::ldmatrix_x4_trans(keys[chunk % kAhead], (s_key + (first * kStackRow + chunk / 8 * Shape::kStack)) ^ (chunk % 8 * 16));
+  };
+#pragma unroll
+  for (int chunk = 0; chunk < kAhead; ++chunk) load(0, chunk);
 #pragma unroll 1
   for (int first = 0; first < Shape::kStepKeys; first += kKeysAtOnce) {
-    const u8* s_key = s_brought + (first + lane) * kStackRow;
-    u8* s_dim = s_values + row * kStackRow + (((first / 16 + lane / 16) ^ lane) & 7) * 16;
-#pragma unroll 4
-    for (int chunk = 0; chunk < c.head_dim_vo / 16; ++chunk) {
-      u32 keys[4];  // 8 i + 2 p and the next, by dims 2 g and 2 g + 1 of 16
-      ptx::ldmatrix_x4_trans(keys, s_key + chunk / 8 * Shape::kStack + ((chunk ^ lane) & 7) * 16);
+    const ptx::SharedPointer s_dim = ptx::opaque(s_values + stack_offset(row, first / 16 + lane / 16));
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      u32(&own)[4] = keys[chunk % kAhead];
       if constexpr (!kWhole) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) keys[i] &= existing_pair(first + 8 * i + lane % 4 * 2, num_keys);
+        for (int i = 0; i < 4; ++i) own[i] &= existing_pair(first + 8 * i + lane % 4 * 2, num_keys);
       }
       u32 dims[4];  // 2 g, 2 g + 1 over the first 16 places; then over the next
 #pragma unroll
-      for (int i = 0; i < 4; ++i) dims[i] = ptx::permute_bytes(keys[i / 2 * 2], keys[i / 2 * 2 + 1], i % 2 == 0 ? 0x6420U : 0x7531U);
+      for (int i = 0; i < 4; ++i) dims[i] = ptx::permute_bytes(own[i / 2 * 2], own[i / 2 * 2 + 1], i % 2 == 0 ? 0x6420U : 0x7531U);
+      if (chunk + kAhead < kChunks) {
+        load(first, chunk + kAhead);
+      } else if (first + kKeysAtOnce < Shape::kStepKeys) {
+        load(first + kKeysAtOnce, chunk + kAhead - kChunks);
+      }
       ptx::stmatrix_x4(s_dim + chunk * 16 * kStackRow, dims);
     }
   }

@@ -1,5 +1,5 @@
-// The wgmma family's tiles (kernels/attention/wgmma.cuh): large tiles of 16-bit Q, K and V on Hopper; where it is asked for, of e4m3,
-// and of 16-bit Q beside keys of 8 bits.
+// The wgmma family's tiles (kernels/attention/wgmma.cuh): large tiles of Q, K and V of 16 bits or of e4m3 on Hopper; where it is asked
+// for, of 16-bit Q beside keys of 8 bits.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -53,8 +53,8 @@ std::int64_t shared_bytes(const CudaRequest& request, Shape shape) {
   std::int64_t keys = shape.stages * shape.step * (key_row + value_row);
   std::int64_t rings = 2 * shape.stages;
   if (is_fp8(request.spec)) {
-    keys += kConsumedStages * request.spec.head_dim_vo * kStackRow;
-    rings += kConsumedStages;
+    keys += shape.stages * request.spec.head_dim_vo * kStackRow;
+    rings += shape.stages;
   } else if (is_widened(request.spec)) {
     const std::int64_t stored = round_up(request.spec.head_dim_qk, kStackRow) + round_up(request.spec.head_dim_vo, kStackRow);
     keys = shape.step * (kConsumedStages * (key_row + value_row) + shape.stages * stored);
@@ -64,10 +64,12 @@ std::int64_t shared_bytes(const CudaRequest& request, Shape shape) {
   return keys + shape.rows * key_row + rows + 2 * (rings + query_places) * 8 + 16;
 }
 
-/// Registers of a consumer: its share of O, of S, and of P as pairs (e4m3: fours); 44 are left for all else.
+/// Registers of a consumer: its share of O, of S, and of P as pairs; 44 are left for all else. Of e4m3 P is fours, and the sums of a step
+/// are apart from O, 64 dims at a time (96 where V has so many); 32 are left.
 bool has_registers(const AttentionSpec& spec, Shape shape) {
-  const int given = is_widened(spec) ? 216 : is_fp8(spec) || shape.rows < kTileRows ? 232 : 240;
-  return spec.head_dim_vo / 2 + shape.step / 2 + shape.step / (is_fp8(spec) ? 8 : 4) <= given - 44;
+  if (is_fp8(spec)) return (spec.head_dim_vo + (spec.head_dim_vo == 96 ? 96 : 64) + shape.step) / 2 + shape.step / 8 <= 232 - 32;
+  const int given = is_widened(spec) ? 216 : shape.rows < kTileRows ? 232 : 240;
+  return spec.head_dim_vo / 2 + shape.step / 2 + shape.step / 4 <= given - 44;
 }
 
 /// A level that many requests share, beside their own keys: both lists run at once where a block of each fits a multiprocessor. Fewer rows
@@ -107,7 +109,6 @@ std::string types_refusal(const CudaRequest& request) {
       return "scales of single keys (token_head) beside Q of e4m3";
     if (!request.program.softmax) return "weights that are no softmax may exceed e4m3";
     if (s.head_dim_qk % 32 != 0) return "head_dim_qk must be a multiple of 32 where Q is e4m3";
-    if (request.wanted != "wgmma") return "e4m3 has not run on hardware yet: ask for family=wgmma";
     return {};
   }
   if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return "q_dtype must be f16, bf16 or e4m3";
@@ -115,7 +116,7 @@ std::string types_refusal(const CudaRequest& request) {
   if (s.k_dtype == s.q_dtype && s.v_dtype == s.q_dtype) return {};
   if (bits(s.k_dtype) != 8 || bits(s.v_dtype) != 8) return "K and V must have Q's type, or both one of 8 bits";
   if (s.k_scale == ScaleGranularity::token_head || s.v_scale == ScaleGranularity::token_head) return "scales of single keys (token_head)";
-  if (request.wanted != "wgmma") return "K and V of 8 bits have not run on hardware yet: ask for family=wgmma";
+  if (request.wanted != "wgmma") return "K and V of 8 bits beside Q of 16, where mma is faster, only if asked for: family=wgmma";
   return {};
 }
 

@@ -164,6 +164,9 @@ inline std::vector<AttentionCase> fp8_query_cases() {
   shared.qo_indptr = {0, 43};
   shared.kv_len = {192};
   levels.segments.insert(levels.segments.begin(), shared);
+  // Equal weights and values and many keys: a sum that loses all bits below 2^-13 of itself would hardly grow in the end.
+  AttentionCase& many = add("many_keys", make_spec(2, 1, 64), {"", {12}, {12000}}, Layout::nhd);
+  many.edit = [](const Site& site, double x) { return site.plane == Plane::q ? 0 : site.plane == Plane::v ? 1.9 : x; };
   // Rows whose scores rise from key to key and far apart: maxima are raised again and again, and weights vanish.
   AttentionCase& rising = add("rising_scores", d128, {"", {140}, {400}}, Layout::nhd);
   rising.spec.variant.mask = {};

@@ -172,8 +172,7 @@ inline FamilyOfChip family_of_chip(std::string_view name, int arch) {
   return name == kMmaOfSm89 ? FamilyOfChip{"mma", 89} : FamilyOfChip{name, arch};
 }
 
-/// The table's choice, then the families that it leaves out and that other GPUs or specs have, or that must be asked for. Of Q of 8 bits
-/// those.
+/// The table's choice, then the families that it leaves out and that other GPUs or specs have, or that must be asked for.
 inline std::vector<std::string_view> families_of(const AttentionSpec& spec, const variant::Program& program, int arch) {
   const auto takes = [&](std::string_view name) {
     const FamilyOfChip of = family_of_chip(name, arch);
@@ -185,18 +184,12 @@ inline std::vector<std::string_view> families_of(const AttentionSpec& spec, cons
       return false;
     }
   };
-  std::vector<std::string_view> all;
-  if (bits(spec.q_dtype) == 8) {
-    for (const std::string_view family : {std::string_view("wgmma"), std::string_view("mma"), kMmaOfSm89}) {
-      if ((family != kMmaOfSm89 || arch == 90) && takes(family)) all.push_back(family);
-    }
-  } else {
-    all.emplace_back("");
-    const std::string chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch)).classes[attention::kLarge].family;
-    for (const std::string_view family : {"wgmma", "mma"}) {
-      if (chosen != family && chosen != "floor" && takes(family)) all.push_back(family);
-    }
+  std::vector<std::string_view> all{""};
+  const std::string chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch)).classes[attention::kLarge].family;
+  for (const std::string_view family : {"wgmma", "mma"}) {
+    if (chosen != family && chosen != "floor" && takes(family)) all.push_back(family);
   }
+  if (bits(spec.q_dtype) == 8 && arch == 90 && takes(kMmaOfSm89)) all.push_back(kMmaOfSm89);
   all.emplace_back("floor");
   return all;
 }
@@ -327,7 +320,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"kv8_soft_cap"},
     {"kv8_sigmoid"},
     {"kv8_invariant"},
-    // Q of 8 bits, by the families that are asked for.
+    // Q of 8 bits.
     {"fp8_paged", true},
     {"fp8_tensor_scales"},
     {"fp8_dim64x64"},
@@ -336,6 +329,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"fp8_dim256x256"},
     {"fp8_dim128x192"},
     {"fp8_full"},
+    {"fp8_many_keys"},
     {"fp8_window"},
     {"fp8_soft_cap"},
     {"fp8_sinks"},

@@ -117,8 +117,8 @@ inline Vars row_vars(const Row& row) {
   return vars;
 }
 
-/// What a sum of q k by Hopper's products of 8-bit floats may lose. Of 32 products and the sum so far all bits below 2^-13 of the largest are
-/// dropped, then those of the new sum below 2^-13 of itself. A product has eight bits, so it loses none unless it is below 2^-6 of the
+/// What a sum of q k by Hopper's products of 8-bit floats may lose. Of 32 products and the sum so far all bits below 2^-13 of the largest
+/// are dropped, then those of the new sum below 2^-13 of itself. A product has eight bits, so it loses none unless it is below 2^-6 of the
 /// largest.
 inline double loss_of_bytes(std::span<const double> q, const double* k) {
   constexpr std::size_t kDepth = 32;
@@ -213,18 +213,18 @@ inline RowResult attend(const Rules& rules, const Row& row, std::span<const Key>
 }
 
 struct Tolerance {
-  double o_relative = 0;  // of |ref|
-  double o_tiny = 0;      // absolute: the subnormal step of the type
-  double growth = 0;      // C * eps32
-  double weight = 0;      // relative error of a softmax weight: half a step where weights are rounded to bf16 for the second product
-  double least = 0;       // of a weight that is too small for that, of the row's largest
+  double o_relative = 0;   // of |ref|
+  double o_tiny = 0;       // absolute: the subnormal step of the type
+  double growth = 0;       // C * eps32
+  double weight = 0;       // relative error of a softmax weight: half a step where weights are rounded to bf16 for the second product
+  double least = 0;        // of a weight that is too small for that, of the row's largest
   bool byte_sums = false;  // scores have lost RowResult::score_loss at most
 };
 
-/// Weights meet V as e4m3, times 2^7: half a step of normal numbers, and of the others.
+/// Weights meet V as e4m3, times 2^6: half a step of normal numbers, and of the others.
 inline void allow_weights_of_bytes(Tolerance& t) {
   t.weight = 0x1p-4;
-  t.least = 0x1p-17;
+  t.least = 0x1p-16;
 }
 
 inline Tolerance tolerance(DType o_dtype, int head_dim_qk, std::int64_t num_visible, bool bf16_weights) {
