@@ -148,7 +148,7 @@ TEST(EmulatedInvariance, ChosenKernels) { expect_invariant(""); }
 TEST(EmulatedInvariance, MmaKernels) { expect_invariant("mma"); }
 TEST(EmulatedInvariance, Floor) { expect_invariant("floor"); }
 /// Which of a block's two groups scores a step depends on what it did before.
-TEST(EmulatedInvariance, MlaByName) {
+TEST(EmulatedInvariance, MlaOfTwoGroups) {
   if (kSm != 90) GTEST_SKIP() << "needs sm_90's kernels";
   expect_invariant("wgmma", {invariant_mla_case("13", {1, 3}), invariant_mla_case("331", {3, 3, 1}), invariant_mla_case("1", {1})});
 }

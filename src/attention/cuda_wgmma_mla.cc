@@ -23,7 +23,6 @@ constexpr std::int64_t kSharedBytes = kRows * (kStages * kKeyDims * 2 + kValueDi
 std::string wgmma_mla_refusal(const CudaRequest& request) {
   const AttentionSpec& s = request.spec;
   const variant::Program& v = request.program;
-  if (request.wanted != "wgmma") return "MLA only where the family is asked for: it has not run on a GPU yet";
   if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return "q_dtype must be f16 or bf16";
   if (s.k_dtype != s.q_dtype) return "K and V must have Q's type";
   if (s.head_dim_qk != kKeyDims || s.head_dim_vo != kValueDims) return "MLA must have 576 dims of K, the first 512 of them V";
