@@ -16,7 +16,7 @@ constexpr int kProducers = 128;
 /// Keys, the first dims of Q, weights; then of each stage's rows bases and corrections, and of two tiles' ends two sums; flags, barriers, a
 /// word.
 constexpr std::int64_t kSharedBytes = kRows * (kStages * kKeyDims * 2 + kValueDims * 2 + kStages * kRows * 2) + kRows * (kStages * 8 + 16) +
-                                      kStages * 16 + (4 * kStages + 2) * 8 + 16;
+                                      kStages * 16 + (6 * kStages + 2) * 8 + 16;
 
 }  // namespace
 
