@@ -44,7 +44,8 @@ CudaTile wgmma_mla_tile() {
   tile.function = "run_wgmma_mla";
   // A step costs the same whatever rows a tile has. A tile's beginning, with nothing to multiply until Q is there, and its end are taken to
   // cost about four.
-  tile.tune = {.tile_rows = kRows, .kv_block = kRows, .cost_piece = 4 * kRows, .cost_block = kRows, .cost_block_row = 0};
+  tile.tune = {
+      .tile_rows = kRows, .kv_block = kRows, .cost_piece = 4 * kRows, .cost_block = kRows, .cost_block_row = 0, .rows_apart = true};
   return tile;
 }
 

@@ -20,6 +20,7 @@ struct ClassTune {
   std::int64_t cost_piece = 0;
   std::int64_t cost_block = 0;
   std::int64_t cost_block_row = 0;
+  bool rows_apart = false;  // the few tiles of a group go to different units at the same time, which so read its keys from memory once
 };
 
 struct Tune {
