@@ -18,7 +18,7 @@ namespace girih::attention {
 template <int kStacks>
 __device__ __forceinline__ void copy_mla_rows(u8* s_rows, int stack_bytes, const u8* g_row, int from = 0) {
   const int lane = ptx::lane_idx();
-#pragma unroll 1
+#pragma unroll
   for (int first = 0; first < ptx::kWarp; first += 4) {
     const int row = first + lane / 8;
     const u8* source = shuffle_pointer(g_row, row);
