@@ -18,10 +18,12 @@ namespace girih::attention {
 template <int kStacks>
 __device__ __forceinline__ void copy_mla_rows(u8* s_rows, int stack_bytes, const u8* g_row, int from = 0) {
   const int lane = ptx::lane_idx();
+  const u8* next = shuffle_pointer(g_row, lane / 8);
 #pragma unroll
   for (int first = 0; first < ptx::kWarp; first += 4) {
     const int row = first + lane / 8;
-    const u8* source = shuffle_pointer(g_row, row);
+    const u8* source = next;
+    if (first + 4 < ptx::kWarp) next = shuffle_pointer(g_row, row + 4);
     u8* s_chunk = s_rows + mla_offset(row, lane % 8);
 #pragma unroll
     for (int i = 0; i < kStacks; ++i) {
