@@ -356,26 +356,42 @@ class MlaSteps {
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item, const float (&l)[2]) {
     const int lane = ptx::opaque(lane_);
     const int first_dim = group() * Shape::kGroupDims;
-    LaneDims dims = {.first = first_dim + 4 * (lane % 4), .step = 16, .leads = group() == 0 && lane % 4 == 0};
-    dims.end = first_dim + Shape::kGroupDims;
+    const bool chunk = c.batch_invariant && is_chunk(item);
+    if (!chunk && first_row() >= item.row_count) return;
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       if (holds_) stage(half);
       ptx::sync_warp();
       const int row = first_row() + 8 * half + lane / 4;
-      dims.exists = row < item.row_count;
       const RowState state = {half == 0 ? state_.m[0] : state_.m[1], half == 0 ? l[0] : l[1]};
-      end_tile_row<c, Variant, Team>(p_, params_, item, min(row, item.row_count - 1), state, 1.0F, dims, [&](int dim, float(&x)[4]) {
+      const auto load = [&](int dim, float(&x)[4]) {
         x[0] = x[1] = x[2] = x[3] = 0.0F;
         if (holds_) load_floats(staged(lane / 4, dim - first_dim), x);
-      });
+      };
+      if (chunk) {
+        LaneDims dims = {.first = first_dim + 4 * (lane % 4), .step = 16, .leads = group() == 0 && lane % 4 == 0};
+        dims.end = first_dim + Shape::kGroupDims;
+        dims.exists = row < item.row_count;
+        end_tile_row<c, Variant, Team>(p_, params_, item, min(row, item.row_count - 1), state, 1.0F, dims, load);
+      } else if (row < item.row_count) {
+        const auto writer = RowWriter<c, Variant>::make(p_, params_, item, row, state, 1.0F);
+#pragma unroll 1
+        for (int dim = first_dim + 8 * (lane % 4); dim < first_dim + Shape::kGroupDims; dim += 32) {
+          float low[4], high[4];
+          load(dim, low);
+          load(dim + 4, high);
+          writer.write(dim, {low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]});
+        }
+        if (group() == 0 && lane % 4 == 0) writer.write_state();
+      }
       ptx::sync_warp();
     }
   }
-  /// Where dim `dim` of this group's goes of row `row` (0..7) of the warp's: each warp has a stack of its group's part of the slot.
+  /// Where dims `dim`, + 1, + 2, + 3 of this group's go of row `row` (0..7) of the warp's: each warp has a stack of its group's part of the
+  /// slot. Rows are shifted against each other, so that neither those who lay them down nor those who take them meet in a bank.
   __device__ __forceinline__ float* staged(int row, int dim) const {
     u8* s_own = own_stacks(step_ - 1) + warp_ % Shape::kGroupWarps * Shape::kStack;
-    return reinterpret_cast<float*>(s_own) + row * Shape::kGroupDims + (dim ^ (row & 3) * 8);
+    return reinterpret_cast<float*>(s_own) + row * Shape::kGroupDims + (dim ^ (row & 3) * 8 ^ (row & 1) * 4);
   }
   __device__ __forceinline__ void stage(int half) const {
     static_assert(8 * Shape::kGroupDims * 4 == Shape::kStack);
