@@ -280,7 +280,7 @@ TEST(AttentionKernels, HopperHasMlaOfItsOwn) {
       EXPECT_LE(kernel.shared_bytes, hopper.shared_per_block << 10);
     }
     EXPECT_EQ(chosen.tune.small_rows, 64);
-    EXPECT_TRUE(chosen.tune.classes[1].rows_apart);
+    EXPECT_EQ(chosen.tune.classes[1].gang, 2);
     EXPECT_EQ(chosen.tune.invariant_chunk % chosen.tune.classes[1].kv_block, 0);
     const auto refused = [&](const AttentionSpec& spec, const Target& target, const char* why) {
       EXPECT_NE(refusal(Code::unsupported, [&] { choose(spec, target, "wgmma"); }).find(why), std::string::npos) << why;

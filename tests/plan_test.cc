@@ -456,7 +456,10 @@ TEST(Plan, SingleSegmentKeepsItsOwnBound) {
     if (form.num_units > 1 && random.one_in(2)) form.num_small_units = static_cast<int>(random.in(1, form.num_units - 1));
     form.limits = {.max_tokens = 260, .max_requests = 6, .max_segments = 1, .max_groups = 1000, .max_kv_len = random.one_in(2) ? 150 : 40};
     form.tune = plan_test::small_tune();
-    for (attention::ClassTune& tune : form.tune.classes) tune.rows_apart = random.one_in(2);
+    for (attention::ClassTune& tune : form.tune.classes) {
+      tune.gang = static_cast<int>(random.in(1, 3));
+      tune.cost_part_row = random.in(0, 10);
+    }
     const auto state = plan_test::make_schedule(form);
     PlanState plan(state);
     PlanBatch b = random_batch(random, form.num_kv_heads, form.batch_invariant, 32);
@@ -469,14 +472,14 @@ TEST(Plan, SingleSegmentKeepsItsOwnBound) {
   }
 }
 
-/// Tiles of one group that read the same keys are at the same place of different units, not one behind the other.
-TEST(Plan, RowsApartAreTakenAtTheSameTime) {
+/// Tiles of one group that read the same keys are at the same place of two lines of units, not one behind the other.
+TEST(Plan, GangsHaveLinesOfTheirOwn) {
   ScheduleForm form;
   form.group = 4;
   form.num_units = 8;
   form.tune = plan_test::small_tune();
   form.tune.classes[attention::kLarge] = {
-      .tile_rows = 8, .kv_block = 8, .cost_piece = 30, .cost_block = 6, .cost_block_row = 0, .rows_apart = true};
+      .tile_rows = 8, .kv_block = 8, .cost_piece = 30, .cost_block = 6, .cost_block_row = 0, .gang = 2};
   const auto state = plan_test::make_schedule(form);
   PlanState plan(state);
   const PlanBatch b = plan_test::simple_batch(std::vector<std::int64_t>(8, 4), std::vector<std::int64_t>(8, 160));

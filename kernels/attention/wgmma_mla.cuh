@@ -19,6 +19,15 @@
 
 namespace girih::attention {
 
+/// Of this block: where a token is several tiles, the plan has a line of units for each of them, cut alike, and neighbours take those of one
+/// place. They ask for the same keys at the same time, which then come from L2 once.
+template <Config c>
+__device__ __forceinline__ UnitItems gang_items(const Args& p) {
+  constexpr int kGang = MlaShape<c>::kGang;
+  if (kGang == 1 || ptx::num_blocks() % kGang != 0) return unit_items(p);
+  return unit_items(p, ptx::block_idx() % kGang * (ptx::num_blocks() / kGang) + ptx::block_idx() / kGang);
+}
+
 template <Config c, class Variant>
 __device__ __forceinline__ void run_wgmma_mla(const Args& p) {
   using Shape = MlaShape<c>;
@@ -31,11 +40,11 @@ __device__ __forceinline__ void run_wgmma_mla(const Args& p) {
   // Registers of a block are 64 Ki, 168 a thread: what bringing warps give up, the others take.
   if (ptx::warp_idx() >= Shape::kWarps) {
     ptx::lower_registers<40>();
-    MlaProducer<c>(p, s_memory).run(unit_items(p));
+    MlaProducer<c>(p, s_memory).run(gang_items<c>(p));
   } else {
     ptx::raise_registers<232>();
     const typename Variant::Params params = Variant::load_params(p);
-    MlaSteps<c, Variant>(p, params, s_memory).run(unit_items(p));
+    MlaSteps<c, Variant>(p, params, s_memory).run(gang_items<c>(p));
     write_empty_rows<c, Variant, typename Shape::Team>(p, params);
   }
   ptx::start_next_grid();

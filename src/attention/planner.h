@@ -150,7 +150,8 @@ struct Planner {
   std::vector<RegionCursor> cursors;
 
   // lay_merges, emit
-  std::vector<abi::LineStrip> spread_strips;
+  int gang = 1;  // the line is so many equal ones
+  std::vector<abi::LineStrip> gang_strips;
   std::vector<abi::LineStrip> list_strips[kNumClasses];  // where classes are separate and both occur
   std::int64_t num_empty_merges = 0;
   std::vector<abi::LineSpot> unit_ends;
@@ -170,9 +171,9 @@ struct Planner {
 void read_batch(Planner& planner, const ScheduleState& schedule, const Batch& batch);
 /// Fills strips, tiles and items from the tables.
 void lay_tiles(Planner& planner, const ScheduleState& schedule, const Batch& batch);
-/// Where a class has rows_apart: orders the line by the tiles' place among those of their group, all first ones, then all second ones.
+/// Where a class has a gang, and all tiles are of that class and divide into it evenly: makes the line one for each of its members.
 /// Before emit_items(), of batches without regions.
-void spread_rows(Planner& planner, const ScheduleState& schedule);
+void part_gangs(Planner& planner, const ScheduleState& schedule);
 /// Finds the rows of each head that no tile or several tiles cover and marks tiles as shared.
 void find_regions(Planner& planner, const ScheduleState& schedule);
 /// Writes the rows of the regions' merges, empty ones first, and notes at each shared tile which of them it takes part in.

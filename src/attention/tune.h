@@ -20,7 +20,8 @@ struct ClassTune {
   std::int64_t cost_piece = 0;
   std::int64_t cost_block = 0;
   std::int64_t cost_block_row = 0;
-  bool rows_apart = false;  // the few tiles of a group go to different units at the same time, which so read its keys from memory once
+  int gang = 1;                    // > 1: a group's tiles by so many go to units side by side, which so read its keys once
+  std::int64_t cost_part_row = 0;  // of a row of one part of many in their merge, which one unit does
 };
 
 struct Tune {
