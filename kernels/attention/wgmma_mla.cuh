@@ -24,8 +24,9 @@ namespace girih::attention {
 template <Config c>
 __device__ __forceinline__ UnitItems gang_items(const Args& p) {
   constexpr int kGang = MlaShape<c>::kGang;
-  if (kGang == 1 || ptx::num_blocks() % kGang != 0) return unit_items(p);
-  return unit_items(p, ptx::block_idx() % kGang * (ptx::num_blocks() / kGang) + ptx::block_idx() / kGang);
+  const i32 block = ptx::block_idx();
+  const i32 places = ptx::num_blocks() / kGang;
+  return unit_items(p, places * kGang == ptx::num_blocks() ? block % kGang * places + block / kGang : block);
 }
 
 template <Config c, class Variant>

@@ -71,6 +71,9 @@ class MlaProducer {
 
  private:
   __device__ __forceinline__ void wait_for_slot(int half) const { ptx::mbarrier_wait(s_.empty(step_, half), s_.parity(step_) ^ 1U); }
+  /// The next step's keys are asked to come to L2 meanwhile, so that a slot, once it is free, waits for L2 alone: members of a gang, who
+  /// want the same keys, ask for a part of the stacks each.
+  static __device__ __forceinline__ int gang_member() { return ptx::block_idx() % Shape::kGang; }
   __device__ __forceinline__ u8* slot() const { return s_.s_memory + s_.slot_at(step_); }
 
   /// Of the step's boxes, of which there are eight at most, a warp brings four, lane i stack i / 4 of box i % 4, and those of stack 0 the
@@ -113,6 +116,14 @@ class MlaProducer {
         }
         ptx::sync_warp();
       }
+      if (exists && stack % Shape::kGang == gang_member()) {
+        const auto next_at = static_cast<i32>(slot_of(segment, table_begin, key));
+        ptx::tma_prefetch(map, stack * Shape::kStackDims, item.kv_head, next_at, page);
+        if (stack < Shape::kGang) {
+          ptx::tma_prefetch(map + (kTwo ? 1 : 0), kTwo ? 0 : Shape::kFirstDims, item.kv_head, next_at, page);
+        }
+      }
+      ptx::sync_warp();
       ++step_;
     }
   }
@@ -153,6 +164,14 @@ class MlaProducer {
         ptx::mbarrier_arrive_after_copies(s_.full(step_, half));
         ptx::sync_warp();
         if (lane_ == 0) ptx::mbarrier_arrive(s_.full(step_, half));
+      }
+      if (whole && key < end) {
+        const i64 next_at = slot_of(segment, table_begin, key);
+        const u8* g_next = key_address(segment.k, page, next_at, item.kv_head);
+#pragma unroll
+        for (int i = 0; i < Shape::kValueStacks / Shape::kGang; ++i) ptx::prefetch_l2(g_next + (i * Shape::kGang + gang_member()) * 128);
+        const u8* g_next_late = kTwo ? key_address(segment.k_rope, page, next_at, item.kv_head) : g_next + kFirstBytes;
+        if (gang_member() == 0) ptx::prefetch_l2(g_next_late);
       }
       ++step_;
     }
