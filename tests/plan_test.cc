@@ -478,8 +478,7 @@ TEST(Plan, GangsHaveLinesOfTheirOwn) {
   form.group = 4;
   form.num_units = 8;
   form.tune = plan_test::small_tune();
-  form.tune.classes[attention::kLarge] = {
-      .tile_rows = 8, .kv_block = 8, .cost_piece = 30, .cost_block = 6, .cost_block_row = 0, .gang = 2};
+  form.tune.classes[attention::kLarge] = {.tile_rows = 8, .kv_block = 8, .cost_piece = 30, .cost_block = 6, .cost_block_row = 0, .gang = 2};
   const auto state = plan_test::make_schedule(form);
   PlanState plan(state);
   const PlanBatch b = plan_test::simple_batch(std::vector<std::int64_t>(8, 4), std::vector<std::int64_t>(8, 160));

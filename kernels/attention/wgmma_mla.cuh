@@ -19,8 +19,8 @@
 
 namespace girih::attention {
 
-/// Of this block: where a token is several tiles, the plan has a line of units for each of them, cut alike, and neighbours take those of one
-/// place. They ask for the same keys at the same time, which then come from L2 once.
+/// Of this block: where a token is several tiles, the plan has a line of units for each of them, cut alike, and neighbours take those of
+/// one place. They ask for the same keys at the same time, which then come from L2 once.
 template <Config c>
 __device__ __forceinline__ UnitItems gang_items(const Args& p) {
   constexpr int kGang = MlaShape<c>::kGang;

@@ -14,7 +14,8 @@
 
 namespace girih::attention {
 
-/// Rows of K or Q by one warp: 32 of them, of which each lane has the place of one (null: zeros), from byte `from` on, into stacks of 64 dims.
+/// Rows of K or Q by one warp: 32 of them, of which each lane has the place of one (null: zeros), from byte `from` on, into stacks of 64
+/// dims.
 template <int kStacks>
 __device__ __forceinline__ void copy_mla_rows(u8* s_rows, int stack_bytes, const u8* g_row, int from = 0) {
   const int lane = ptx::lane_idx();
