@@ -35,7 +35,7 @@ struct MlaShape {
   /// Of a half of a step's dims.
   static constexpr int stacks_of(int half) { return half == 0 ? kGroupStacks : kKeyStacks - kGroupStacks; }
   using Team = BlockWarps<0, kWarps, 1>;
-  static constexpr int kGroupBarrier = 2;  // + group
+  static constexpr int kGroupBarrier = 2;                                   // + group
   static constexpr int kGang = c.group % kRows == 0 ? c.group / kRows : 1;  // blocks that have a token's tiles, as the plan's tune has it
 
   static constexpr int kQueryAt = kSlots * kSlot;

@@ -1,5 +1,6 @@
 // The parts of make_plan(), in the order in which they run: read_batch (validate, tables) -> lay_tiles (tiles and their visible items,
-// once for all KV heads that share them) -> find_regions (rows that several tiles cover) -> emit (cut the line, write items, merges).
+// once for all KV heads that share them) -> find_regions (rows that several tiles cover), else part_gangs (lines of blocks side by side) ->
+// emit (cut the line, write items, merges).
 // Each fills arrays of the Planner, whose memory stays from batch to batch, so that planning allocates nothing once warm.
 #pragma once
 
