@@ -165,6 +165,27 @@ TEST(EmulatedPlan, FreeBlocksTakeUnits) {
   EXPECT_LT(view.unit_begin[static_cast<std::size_t>(blocks)], view.unit_begin[static_cast<std::size_t>(units)]);
 }
 
+/// A token of 128 heads is two tiles: blocks side by side take them, one of each of two lines of units.
+TEST(EmulatedPlan, BlocksSideBySideTakeATokensTiles) {
+  if (kSm != 90) GTEST_SKIP() << "needs sm_90's kernels";
+  int runs = 0;
+  for (const cases::AttentionCase& c : all_cases(kSm)) {
+    if (!c.name.starts_with("mla_heads128")) continue;
+    const cases::Problem p(c);
+    const auto state = make_schedule(p, "", 4);
+    Plan plan{Schedule(state)};
+    plan.update(p.batch);
+    const auto& view = plan.state().view;
+    const auto first_of = [&](std::size_t unit) { return view.items[static_cast<std::size_t>(view.unit_begin[unit])]; };
+    EXPECT_EQ(first_of(0).row_begin % 128, 0) << c.name;
+    EXPECT_EQ(first_of(2).row_begin, first_of(0).row_begin + 64) << c.name;
+    EXPECT_EQ(first_of(2).kv_row, first_of(0).kv_row) << c.name;
+    EXPECT_TRUE(cases::matches(p, cases::reference(p), run_emulated(p, state, entries_of(*state), 0))) << c.name;
+    ++runs;
+  }
+  EXPECT_GT(runs, 1);
+}
+
 /// Lanes know of 64 parts of a row at a time, and look at 64 more in each turn for the maximum beforehand.
 TEST(EmulatedMerge, RowsOfManyParts) {
   const cases::Problem p(on_arch(cases::make_case("many_parts", cases::make_spec(6, 2, 64), {"batch", {1}, {36000}}), kSm));

@@ -72,8 +72,8 @@ class MlaProducer {
 
  private:
   __device__ __forceinline__ void wait_for_slot(int half) const { ptx::mbarrier_wait(s_.empty(step_, half), s_.parity(step_) ^ 1U); }
-  /// The next step's keys are asked to come to L2 meanwhile, so that a slot, once it is free, waits for L2 alone: members of a gang, who
-  /// want the same keys, ask for a part of the stacks each.
+  /// A gang's next keys are asked to come to L2 meanwhile, so that a slot, once it is free, waits for L2 alone: its members, who want the
+  /// same ones, ask for a part of the stacks each. Where memory is what a block waits for, that costs more than it gains.
   static __device__ __forceinline__ int gang_member() { return ptx::block_idx() % Shape::kGang; }
   __device__ __forceinline__ u8* slot() const { return s_.s_memory + s_.slot_at(step_); }
 
@@ -117,7 +117,7 @@ class MlaProducer {
         }
         ptx::sync_warp();
       }
-      if (exists && stack % Shape::kGang == gang_member()) {
+      if (Shape::kGang > 1 && exists && stack % Shape::kGang == gang_member()) {
         const auto next_at = static_cast<i32>(slot_of(segment, table_begin, key));
         ptx::tma_prefetch(map, stack * Shape::kStackDims, item.kv_head, next_at, page);
         if (stack < Shape::kGang) {
@@ -166,7 +166,7 @@ class MlaProducer {
         ptx::sync_warp();
         if (lane_ == 0) ptx::mbarrier_arrive(s_.full(step_, half));
       }
-      if (whole && key < end) {
+      if (Shape::kGang > 1 && whole && key < end) {
         const i64 next_at = slot_of(segment, table_begin, key);
         const u8* g_next = key_address(segment.k, page, next_at, item.kv_head);
 #pragma unroll

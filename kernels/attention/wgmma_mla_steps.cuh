@@ -39,13 +39,14 @@ class MlaSteps {
       if (is_first(*item) || is_chunk(*item)) clear_sums(state_, o_);
       const StepRange range = step_range<Variant>(p_, *item);
       const bool copied = p_.segments[item->segment].box_tokens == 0;
+      // Rows that warps copy come too late for scores to be asked for ahead of the other group's step: such steps are taken one by one.
       bool leads = false;  // a pair, whose second step is to follow
 #pragma unroll 1
       for (int begin = item->kv_begin; begin < range.end; begin += Shape::kRows) {
         if (static_cast<int>(s_.slot(step_)) == group()) {
           score(*item, range, begin, copied);
           leads = true;
-        } else if (leads || range.end - begin <= Shape::kRows) {
+        } else if (leads || copied || range.end - begin <= Shape::kRows) {
           follow(range.end - begin, copied);
           leads = false;
         } else {

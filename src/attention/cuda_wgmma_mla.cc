@@ -42,6 +42,8 @@ CudaTile wgmma_mla_tile(const CudaRequest& request) {
   tile.math = variant::CudaMath::approximate;
   tile.include = "attention/wgmma_mla.cuh";
   tile.function = "run_wgmma_mla";
+  // In single runs on an H200, beside mma's MLA, in us: 128 heads 155 and 289 (64 requests of 5,120 keys), 245 and 503 (128 of 4,096); 16
+  // heads 115 and 122, 36 and 42 (16 of 2,048), 59 and 56 (128 of 1,000); 8 heads 113 both, 31 and 33.
   // A step costs the same whatever rows a tile has. A tile's beginning, with nothing to multiply until Q is there, and its end are taken to
   // cost about four. In merges of 64 to 128 parts a row of a part took 50 ns, where a step takes 1.8 us.
   const int group = request.spec.num_qo_heads / request.spec.num_kv_heads;
