@@ -268,22 +268,23 @@ TEST(AttentionKernels, QueriesOf8BitsMeetKeysOfTheirKindOnHopper) {
   EXPECT_NE(refusal(Code::unsupported, [&] { choose(s, hopper, "wgmma"); }).find("spec.q_dtype=e5m2"), std::string::npos);
 }
 
-/// MLA has tiles for both classes there, but only where the family is asked for.
-TEST(AttentionKernels, HopperHasMlaIfAsked) {
+/// MLA has tiles for both classes there; what they do not take is the next family's.
+TEST(AttentionKernels, HopperHasMlaOfItsOwn) {
   const Target& hopper = kTargets[5];
   for (const int rope : {0, 64}) {
     AttentionSpec s{.num_qo_heads = 128, .num_kv_heads = 1, .head_dim_qk = 576, .head_dim_vo = 512, .head_dim_rope = rope, .v_is_k = true};
     s.variant.mask = variants::causal();
-    for (const attention::CudaKernel& kernel : choose(s, hopper, "").classes) EXPECT_EQ(kernel.family, "mma");
-    const attention::CudaKernels asked = choose(s, hopper, "wgmma");
-    for (const attention::CudaKernel& kernel : asked.classes) {
+    const attention::CudaKernels chosen = choose(s, hopper, "");
+    for (const attention::CudaKernel& kernel : chosen.classes) {
       EXPECT_EQ(kernel.family, "wgmma");
       EXPECT_LE(kernel.shared_bytes, hopper.shared_per_block << 10);
     }
-    EXPECT_EQ(asked.tune.small_rows, 64);
-    EXPECT_EQ(asked.tune.invariant_chunk % asked.tune.classes[1].kv_block, 0);
+    EXPECT_EQ(chosen.tune.small_rows, 64);
+    EXPECT_EQ(chosen.tune.classes[1].gang, 2);
+    EXPECT_EQ(chosen.tune.invariant_chunk % chosen.tune.classes[1].kv_block, 0);
     const auto refused = [&](const AttentionSpec& spec, const Target& target, const char* why) {
       EXPECT_NE(refusal(Code::unsupported, [&] { choose(spec, target, "wgmma"); }).find(why), std::string::npos) << why;
+      for (const attention::CudaKernel& kernel : choose(spec, target, "").classes) EXPECT_EQ(kernel.family, "mma") << why;
     };
     refused(s, kTargets[1], "needs sm_90");
     AttentionSpec other = s;

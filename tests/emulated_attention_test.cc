@@ -157,7 +157,7 @@ TEST(EmulatedInvariance, ChosenKernels) { expect_invariant(""); }
 TEST(EmulatedInvariance, MmaKernels) { expect_invariant("mma"); }
 TEST(EmulatedInvariance, Floor) { expect_invariant("floor"); }
 /// Which of a block's two groups scores a step depends on what it did before.
-TEST(EmulatedInvariance, MlaByName) {
+TEST(EmulatedInvariance, MlaOfTwoGroups) {
   if (kSm != 90) GTEST_SKIP() << "needs sm_90's kernels";
   expect_invariant("wgmma", {invariant_mla_case("13", {1, 3}), invariant_mla_case("331", {3, 3, 1}), invariant_mla_case("1", {1})});
 }
@@ -172,6 +172,27 @@ TEST(EmulatedPlan, FreeBlocksTakeUnits) {
   const int units = attention::class_units(*state, attention::kSmall);
   ASSERT_LT(blocks, units);
   EXPECT_LT(view.unit_begin[static_cast<std::size_t>(blocks)], view.unit_begin[static_cast<std::size_t>(units)]);
+}
+
+/// A token of 128 heads is two tiles: blocks side by side take them, one of each of two lines of units.
+TEST(EmulatedPlan, BlocksSideBySideTakeATokensTiles) {
+  if (kSm != 90) GTEST_SKIP() << "needs sm_90's kernels";
+  int runs = 0;
+  for (const cases::AttentionCase& c : all_cases(kSm)) {
+    if (!c.name.starts_with("mla_heads128")) continue;
+    const cases::Problem p(c);
+    const auto state = make_schedule(p, "", 4);
+    Plan plan{Schedule(state)};
+    plan.update(p.batch);
+    const auto& view = plan.state().view;
+    const auto first_of = [&](std::size_t unit) { return view.items[static_cast<std::size_t>(view.unit_begin[unit])]; };
+    EXPECT_EQ(first_of(0).row_begin % 128, 0) << c.name;
+    EXPECT_EQ(first_of(2).row_begin, first_of(0).row_begin + 64) << c.name;
+    EXPECT_EQ(first_of(2).kv_row, first_of(0).kv_row) << c.name;
+    EXPECT_TRUE(cases::matches(p, cases::reference(p), run_emulated(p, state, entries_of(*state), 0))) << c.name;
+    ++runs;
+  }
+  EXPECT_GT(runs, 1);
 }
 
 /// Lanes know of 64 parts of a row at a time, and look at 64 more in each turn for the maximum beforehand.

@@ -456,6 +456,11 @@ TEST(Plan, SingleSegmentKeepsItsOwnBound) {
     form.batch_invariant = random.one_in(2);
     if (form.num_units > 1 && random.one_in(2)) form.num_small_units = static_cast<int>(random.in(1, form.num_units - 1));
     form.limits = {.max_tokens = 260, .max_requests = 6, .max_segments = 1, .max_groups = 1000, .max_kv_len = random.one_in(2) ? 150 : 40};
+    form.tune = plan_test::small_tune();
+    for (attention::ClassTune& tune : form.tune.classes) {
+      tune.gang = static_cast<int>(random.in(1, 3));
+      tune.cost_part_row = random.in(0, 10);
+    }
     const auto state = plan_test::make_schedule(form);
     PlanState plan(state);
     PlanBatch b = random_batch(random, form.num_kv_heads, form.batch_invariant, 32);
@@ -465,6 +470,30 @@ TEST(Plan, SingleSegmentKeepsItsOwnBound) {
     make_plan(plan, b.batch());
     PlanChecker(plan, b, variant::ParamTable{}).check(true);
     if (testing::Test::HasFatalFailure() || testing::Test::HasNonfatalFailure()) FAIL() << "round " << round;
+  }
+}
+
+/// Tiles of one group that read the same keys are at the same place of two lines of units, not one behind the other.
+TEST(Plan, GangsHaveLinesOfTheirOwn) {
+  ScheduleForm form;
+  form.group = 4;
+  form.num_units = 8;
+  form.tune = plan_test::small_tune();
+  form.tune.classes[attention::kLarge] = {.tile_rows = 8, .kv_block = 8, .cost_piece = 30, .cost_block = 6, .cost_block_row = 0, .gang = 2};
+  const auto state = plan_test::make_schedule(form);
+  PlanState plan(state);
+  const PlanBatch b = plan_test::simple_batch(std::vector<std::int64_t>(8, 4), std::vector<std::int64_t>(8, 160));
+  make_plan(plan, b.batch());
+  const auto& view = plan.view;
+  for (int u = 0; u < 4; ++u) {
+    const std::span first = view.items.subspan(static_cast<std::size_t>(view.unit_begin[static_cast<std::size_t>(u)]), 2);
+    const std::span second = view.items.subspan(static_cast<std::size_t>(view.unit_begin[static_cast<std::size_t>(u) + 4]), 2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(first[i].kv_row, 2 * u + static_cast<int>(i));
+      EXPECT_EQ(second[i].kv_row, first[i].kv_row);
+      EXPECT_EQ(second[i].row_begin, first[i].row_begin + 8);
+      EXPECT_EQ(first[i].part_row, -1);
+    }
   }
 }
 

@@ -14,25 +14,28 @@
 
 namespace girih::attention {
 
-/// Rows of K or Q by one warp: 32 of them, of which each lane has the place of one (null: zeros), into stacks of 64 dims.
+/// Rows of K or Q by one warp: 32 of them, of which each lane has the place of one (null: zeros), from byte `from` on, into stacks of 64
+/// dims.
 template <int kStacks>
-__device__ __forceinline__ void copy_mla_rows(u8* s_rows, int stack_bytes, const u8* g_row) {
+__device__ __forceinline__ void copy_mla_rows(u8* s_rows, int stack_bytes, const u8* g_row, int from = 0) {
   const int lane = ptx::lane_idx();
-#pragma unroll 1
+  const u8* next = shuffle_pointer(g_row, lane / 8);
+#pragma unroll
   for (int first = 0; first < ptx::kWarp; first += 4) {
     const int row = first + lane / 8;
-    const u8* source = shuffle_pointer(g_row, row);
+    const u8* source = next;
+    if (first + 4 < ptx::kWarp) next = shuffle_pointer(g_row, row + 4);
     u8* s_chunk = s_rows + mla_offset(row, lane % 8);
 #pragma unroll
     for (int i = 0; i < kStacks; ++i) {
-      ptx::cp_async_16(s_chunk + i * stack_bytes, source + i * 128 + lane % 8 * 16, source != nullptr);
+      ptx::cp_async_16(s_chunk + i * stack_bytes, source + from + i * 128 + lane % 8 * 16, source != nullptr);
     }
   }
 }
-/// The same element by element, each lane its own row of `dims` elements.
-__device__ __forceinline__ void gather_mla_row(u8* s_rows, int stack_bytes, const u8* g_row, i64 dim_stride, int dims) {
+/// The same element by element, each lane its own row's dims [begin, end).
+__device__ __forceinline__ void gather_mla_row(u8* s_rows, int stack_bytes, const u8* g_row, i64 dim_stride, int begin, int end) {
 #pragma unroll 1
-  for (int dim = 0; dim < dims; ++dim) {
+  for (int dim = begin; dim < end; ++dim) {
     u8* s_chunk = s_rows + dim / 64 * stack_bytes + mla_offset(ptx::lane_idx(), dim % 64 / 8);
     reinterpret_cast<u16*>(s_chunk)[dim % 8] = g_row != nullptr ? *reinterpret_cast<const u16*>(g_row + dim * dim_stride) : u16{0};
   }
@@ -68,18 +71,23 @@ class MlaProducer {
   }
 
  private:
-  __device__ __forceinline__ void wait_for_slot() const { ptx::mbarrier_wait(s_.empty(step_), s_.parity(step_) ^ 1U); }
+  __device__ __forceinline__ void wait_for_slot(int half) const { ptx::mbarrier_wait(s_.empty(step_, half), s_.parity(step_) ^ 1U); }
+  /// A gang's next keys are asked to come to L2 meanwhile, so that a slot, once it is free, waits for L2 alone: its members, who want the
+  /// same ones, ask for a part of the stacks each. Where memory is what a block waits for, that costs more than it gains.
+  static __device__ __forceinline__ int gang_member() { return ptx::block_idx() % Shape::kGang; }
   __device__ __forceinline__ u8* slot() const { return s_.s_memory + s_.slot_at(step_); }
 
-  /// Of the step's boxes, of which there are eight at most, thread t brings stack t % 8 of box t / 8, and those of stack 0 the last, too.
+  /// Of the step's boxes, of which there are eight at most, a warp brings four, lane i stack i / 4 of box i % 4, and those of stack 0 the
+  /// last, too. So the dims that scores begin with are asked for first.
   __device__ __forceinline__ void bring_boxes(const abi::WorkItem& item, const abi::SegmentArg& segment, i64 table_begin) {
-    static_assert(Shape::kRows / 8 * Shape::kValueStacks == Shape::kKeyWarps * ptx::kWarp);
+    constexpr int kWarpBoxes = ptx::kWarp / Shape::kValueStacks;
+    static_assert(Shape::kRows / 8 == Shape::kKeyWarps * kWarpBoxes);
     const abi::TensorMap* map = &p_.kv_maps[item.segment][0];
     const int box = segment.box_tokens;
     const int end = item.kv_end;
-    const int stack = lane_ % Shape::kValueStacks;
-    const int first = (warp_ * ptx::kWarp + lane_) / Shape::kValueStacks * box;  // of the step's keys
-    int key = item.kv_begin + first;                                             // of this thread's box
+    const int stack = lane_ / kWarpBoxes;
+    const int first = (warp_ * kWarpBoxes + lane_ % kWarpBoxes) * box;  // of the step's keys
+    int key = item.kv_begin + first;                                    // of this thread's box
     bool exists = first < Shape::kRows && key < end;
     i32 page = exists ? page_of(segment, table_begin, key) : 0;
 #pragma unroll 1
@@ -91,18 +99,29 @@ class MlaProducer {
       exists = exists && key < end;
       if (exists) page = page_of(segment, table_begin, key);
       const int boxes = ptx::popcount(ptx::ballot(own)) / Shape::kValueStacks;
-      wait_for_slot();
-      u64* s_full = s_.full(step_);
-      if (lane_ == 0) {
-        ptx::mbarrier_arrive_expect(s_full, static_cast<u32>(boxes * box * Shape::kKeyStacks * Shape::kRow));
-        ptx::mbarrier_arrive_many(s_full, ptx::kWarp);
-      }
-      if (own) {
-        u8* s_rows = slot() + first * Shape::kRow;
-        ptx::tma_load(s_rows + stack * Shape::kStack, map, stack * Shape::kStackDims, item.kv_head, at, own_page, s_full);
-        if (stack == 0) {
+      u8* s_rows = slot() + first * Shape::kRow;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        wait_for_slot(half);
+        u64* s_full = s_.full(step_, half);
+        if (lane_ == 0) {
+          ptx::mbarrier_arrive_expect(s_full, static_cast<u32>(boxes * box * Shape::stacks_of(half) * Shape::kRow));
+          ptx::mbarrier_arrive_many(s_full, ptx::kWarp);
+        }
+        if (own && stack / Shape::kGroupStacks == half) {
+          ptx::tma_load(s_rows + stack * Shape::kStack, map, stack * Shape::kStackDims, item.kv_head, at, own_page, s_full);
+        }
+        if (half == 1 && own && stack == 0) {
           ptx::tma_load(s_rows + Shape::kValueStacks * Shape::kStack, map + (kTwo ? 1 : 0), kTwo ? 0 : Shape::kFirstDims, item.kv_head, at,
                         own_page, s_full);
+        }
+        ptx::sync_warp();
+      }
+      if (Shape::kGang > 1 && exists && stack % Shape::kGang == gang_member()) {
+        const auto next_at = static_cast<i32>(slot_of(segment, table_begin, key));
+        ptx::tma_prefetch(map, stack * Shape::kStackDims, item.kv_head, next_at, page);
+        if (stack < Shape::kGang) {
+          ptx::tma_prefetch(map + (kTwo ? 1 : 0), kTwo ? 0 : Shape::kFirstDims, item.kv_head, next_at, page);
         }
       }
       ptx::sync_warp();
@@ -129,19 +148,32 @@ class MlaProducer {
       }
       key += Shape::kRows;
       if (key < end) page = page_of(segment, table_begin, key);
-      wait_for_slot();
       u8* s_rows = slot() + warp_ * ptx::kWarp * Shape::kRow;
       u8* s_late = s_rows + Shape::kValueStacks * Shape::kStack;
-      if (whole) {
-        copy_mla_rows<Shape::kValueStacks>(s_rows, Shape::kStack, g_row);
-        copy_mla_rows<1>(s_late, Shape::kStack, g_late);
-      } else {
-        gather_mla_row(s_rows, Shape::kStack, g_row, segment.k.dim_stride, c.head_dim_first());
-        if constexpr (kTwo) gather_mla_row(s_late, Shape::kStack, g_late, segment.k_rope.dim_stride, c.head_dim_rope);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        wait_for_slot(half);
+        if (whole) {
+          copy_mla_rows<Shape::kGroupStacks>(s_rows + half * Shape::kGroupStacks * Shape::kStack, Shape::kStack, g_row,
+                                             half * 2 * Shape::kGroupDims);
+          if (half == 1) copy_mla_rows<1>(s_late, Shape::kStack, g_late);
+        } else {
+          gather_mla_row(s_rows, Shape::kStack, g_row, segment.k.dim_stride, half * Shape::kGroupDims,
+                         half == 0 ? Shape::kGroupDims : c.head_dim_first());
+          if (kTwo && half == 1) gather_mla_row(s_late, Shape::kStack, g_late, segment.k_rope.dim_stride, 0, c.head_dim_rope);
+        }
+        ptx::mbarrier_arrive_after_copies(s_.full(step_, half));
+        ptx::sync_warp();
+        if (lane_ == 0) ptx::mbarrier_arrive(s_.full(step_, half));
       }
-      ptx::mbarrier_arrive_after_copies(s_.full(step_));
-      ptx::sync_warp();
-      if (lane_ == 0) ptx::mbarrier_arrive(s_.full(step_));
+      if (Shape::kGang > 1 && whole && key < end) {
+        const i64 next_at = slot_of(segment, table_begin, key);
+        const u8* g_next = key_address(segment.k, page, next_at, item.kv_head);
+#pragma unroll
+        for (int i = 0; i < Shape::kValueStacks / Shape::kGang; ++i) ptx::prefetch_l2(g_next + (i * Shape::kGang + gang_member()) * 128);
+        const u8* g_next_late = kTwo ? key_address(segment.k_rope, page, next_at, item.kv_head) : g_next + kFirstBytes;
+        if (gang_member() == 0) ptx::prefetch_l2(g_next_late);
+      }
       ++step_;
     }
   }
@@ -159,7 +191,7 @@ class MlaProducer {
     if (rows_aligned(p_.q, 16)) {
       copy_mla_rows<Shape::kValueStacks>(s_rows, Shape::kStack, g_row);
     } else {
-      gather_mla_row(s_rows, Shape::kStack, g_row, 2, Shape::kFirstDims);
+      gather_mla_row(s_rows, Shape::kStack, g_row, 2, 0, Shape::kFirstDims);
     }
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();

@@ -32,8 +32,11 @@ struct MlaShape {
   static constexpr int kQueryWarps = 2;
   static constexpr int kGroupDims = c.head_dim_vo / 2;  // of V, whose sums a group has
   static constexpr int kGroupStacks = kValueStacks / 2;
+  /// Of a half of a step's dims.
+  static constexpr int stacks_of(int half) { return half == 0 ? kGroupStacks : kKeyStacks - kGroupStacks; }
   using Team = BlockWarps<0, kWarps, 1>;
-  static constexpr int kGroupBarrier = 2;  // + group
+  static constexpr int kGroupBarrier = 2;                                   // + group
+  static constexpr int kGang = c.group % kRows == 0 ? c.group / kRows : 1;  // blocks that have a token's tiles, as the plan's tune has it
 
   static constexpr int kQueryAt = kSlots * kSlot;
   static constexpr int kWeightsAt = kQueryAt + kValueStacks * kStack;
@@ -42,7 +45,7 @@ struct MlaShape {
   static constexpr int kSumsAt = kCorrectionsAt + kSlots * kRows * 4;
   static constexpr int kRaisedAt = kSumsAt + 2 * 2 * kRows * 4;
   static constexpr int kBarriersAt = kRaisedAt + kSlots * kGroupWarps * 4;
-  static constexpr int kLastAt = kBarriersAt + (4 * kSlots + 2) * 8;
+  static constexpr int kLastAt = kBarriersAt + (6 * kSlots + 2) * 8;
   static constexpr int kSharedBytes = kLastAt + 16;
 
   static_assert(kSlots == 2);  // a slot for each group's scores
@@ -76,15 +79,17 @@ struct MlaMemory {
   }
   __device__ __forceinline__ u32* last() const { return reinterpret_cast<u32*>(s_memory + Shape::kLastAt); }
 
-  /// A step's keys are there; half of its weights are, for the other group; both groups are through with its slot. Q is there; both are
-  /// through with it.
-  __device__ __forceinline__ u64* full(u32 step) const { return barrier(slot(step)); }
-  __device__ __forceinline__ u64* empty(u32 step) const { return barrier(Shape::kSlots + slot(step)); }
-  __device__ __forceinline__ u64* passed(u32 step, int half) const {
+  /// Half of a step's dims are there, group 0's of V or group 1's and the last; that group is through with them, and the scores with it;
+  /// half of the step's weights are there, for the other group. Q is there; both are through with it.
+  __device__ __forceinline__ u64* full(u32 step, int half) const { return barrier(2 * slot(step) + static_cast<u32>(half)); }
+  __device__ __forceinline__ u64* empty(u32 step, int half) const {
     return barrier(2 * Shape::kSlots + 2 * slot(step) + static_cast<u32>(half));
   }
-  __device__ __forceinline__ u64* query_full() const { return barrier(4 * Shape::kSlots); }
-  __device__ __forceinline__ u64* query_empty() const { return barrier(4 * Shape::kSlots + 1); }
+  __device__ __forceinline__ u64* passed(u32 step, int half) const {
+    return barrier(4 * Shape::kSlots + 2 * slot(step) + static_cast<u32>(half));
+  }
+  __device__ __forceinline__ u64* query_full() const { return barrier(6 * Shape::kSlots); }
+  __device__ __forceinline__ u64* query_empty() const { return barrier(6 * Shape::kSlots + 1); }
   /// Of the step's phase at all three; those who wait for what is empty to begin with take the other one.
   static __device__ __forceinline__ u32 parity(u32 step) { return step / Shape::kSlots & 1U; }
 
@@ -98,11 +103,11 @@ struct MlaMemory {
   /// landed (boxes count by their bytes).
   __device__ __forceinline__ void init() const {
 #pragma unroll 1
-    for (u32 i = 0; i < Shape::kSlots; ++i) {
-      ptx::mbarrier_init(full(i), Shape::kKeyWarps * (1 + ptx::kWarp));
-      ptx::mbarrier_init(passed(i, 0), Shape::kGroupWarps);
-      ptx::mbarrier_init(passed(i, 1), Shape::kGroupWarps);
-      ptx::mbarrier_init(empty(i), Shape::kWarps);
+    for (u32 i = 0; i < 2 * Shape::kSlots; ++i) {
+      const int half = static_cast<int>(i % 2);
+      ptx::mbarrier_init(full(i / 2, half), Shape::kKeyWarps * (1 + ptx::kWarp));
+      ptx::mbarrier_init(empty(i / 2, half), Shape::kGroupWarps);
+      ptx::mbarrier_init(passed(i / 2, half), Shape::kGroupWarps);
     }
     ptx::mbarrier_init(query_full(), Shape::kQueryWarps);
     ptx::mbarrier_init(query_empty(), Shape::kWarps);

@@ -39,12 +39,20 @@ class MlaSteps {
       if (is_first(*item) || is_chunk(*item)) clear_sums(state_, o_);
       const StepRange range = step_range<Variant>(p_, *item);
       const bool copied = p_.segments[item->segment].box_tokens == 0;
+      // Rows that warps copy come too late for scores to be asked for ahead of the other group's step: such steps are taken one by one.
+      bool leads = false;  // a pair, whose second step is to follow
 #pragma unroll 1
       for (int begin = item->kv_begin; begin < range.end; begin += Shape::kRows) {
         if (static_cast<int>(s_.slot(step_)) == group()) {
           score(*item, range, begin, copied);
-        } else {
+          leads = true;
+        } else if (leads || copied || range.end - begin <= Shape::kRows) {
           follow(range.end - begin, copied);
+          leads = false;
+        } else {
+          begin += Shape::kRows;
+          follow_and_score(*item, range, begin, copied);
+          ++step_;
         }
         ++step_;
         holds_ = true;
@@ -60,9 +68,10 @@ class MlaSteps {
 
   /// The slot of an item's last step is kept until now: where a tile ends, its rows are staged there.
   __device__ __forceinline__ void release_slot() {
-    if (holds_) s_.arrive(s_.empty(step_ - 1));
+    if (holds_) release(step_ - 1);
     holds_ = false;
   }
+  __device__ __forceinline__ void release(u32 step) const { s_.arrive(s_.empty(step, group())); }
 
   /// Q's last dims; the first ones are on their way through shared memory.
   __device__ __forceinline__ void load_query(const abi::WorkItem& item) {
@@ -92,58 +101,105 @@ class MlaSteps {
   __device__ __forceinline__ void score(const abi::WorkItem& item, const StepRange& range, int begin, bool copied) {
     float s[kKeyTiles][4];
     release_slot();
-    ptx::mbarrier_wait(s_.full(step_), s_.parity(step_));
-    if (copied) ptx::fence_async_proxy();
-    issue_scores(s);
+    issue_scores(step_, copied, s);
     ptx::wgmma_wait<0>();
 
     const ScoreFactor<c, Variant> factor = ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);  // there are no scales
-    if (factor.negative()) negate(s);
-    if (begin < range.full_begin || begin + Shape::kRows > range.full_end) hide(item, range, begin, s);
     float corrections[2] = {1.0F, 1.0F};
-    bool raised = false;
-    if (ptx::any(exceeds_base(state_, s, factor.to_base2, kSlack<c.q_type>))) {
-      const float tops[2] = {top_of_row(s, 0), top_of_row(s, 1)};
-      raised = raise_maxima(state_, tops, factor.to_base2, corrections);
-    }
+    const bool raised = find_bases(item, range, begin, factor, s, corrections);
     u32 weights[kKeyTiles / 2][4];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int n = half * kHalfTiles; n < (half + 1) * kHalfTiles; ++n) weigh(state_, s[n], factor.to_base2);
-#pragma unroll
-      for (int i = half * kHalfSteps; i < (half + 1) * kHalfSteps; ++i) pack_weights<T>(s[2 * i], s[2 * i + 1], weights[i]);
-      if (half == 0) pass_bases(raised, corrections);
-      pass_weights(weights, half);
+      weigh_half(half, factor, s, weights);
+      if (half == 0) pass_bases(step_, raised, corrections);
+      pass_weights(step_, half, weights);
       if (half == 0) {
         if (raised) correct_sums(corrections, o_);
-        if (range.end - begin < Shape::kRows) clear_values(range.end - begin);
+        if (range.end - begin < Shape::kRows) clear_values(step_, range.end - begin);
       }
       ptx::wgmma_fence();
 #pragma unroll
-      for (int i = half * kHalfSteps; i < (half + 1) * kHalfSteps; ++i) ptx::wgmma_registers<T>(o_, weights[i], own_values(i), true);
+      for (int i = half * kHalfSteps; i < (half + 1) * kHalfSteps; ++i) ptx::wgmma_registers<T>(o_, weights[i], own_values(step_, i), true);
       ptx::wgmma_commit();
     }
     ptx::wgmma_wait<0>();
   }
 
-  /// A step of the other group's.
+  /// A step of the other group's, whose keys are `num_keys`.
   __device__ __forceinline__ void follow(int num_keys, bool copied) {
     release_slot();
-    ptx::mbarrier_wait(s_.passed(step_, 0), s_.parity(step_));
-    ptx::mbarrier_wait(s_.full(step_), s_.parity(step_));  // long since: the other group has seen it
+    take_bases();
     if (copied) ptx::fence_async_proxy();
-    if (s_.raised(step_)[warp_ % Shape::kGroupWarps] != 0) {
-      const int row = first_row() + lane_ / 4;
-      const float corrections[2] = {s_.corrections(step_)[row], s_.corrections(step_)[row + 8]};
+    if (num_keys < Shape::kRows) clear_values(step_, num_keys);
+    issue_followed();
+    ptx::wgmma_wait<0>();
+  }
+
+  /// A whole step of the other group's, and behind it one of this group's: whose scores are asked for first, so that they fill the time in
+  /// which the other makes weights, as its products and this one's fill that of the weights made here.
+  __device__ __forceinline__ void follow_and_score(const abi::WorkItem& item, const StepRange& range, int begin, bool copied) {
+    float s[kKeyTiles][4];
+    const u32 own = step_ + 1;
+    release_slot();
+    issue_scores(own, copied, s);
+    take_bases();
+    issue_followed();
+    ptx::wgmma_wait<1>();
+
+    const ScoreFactor<c, Variant> factor = ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);
+    float corrections[2] = {1.0F, 1.0F};
+    const bool raised = find_bases(item, range, begin, factor, s, corrections);
+    pass_bases(own, raised, corrections);
+    u32 weights[kKeyTiles / 2][4];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        state_.m[half] = s_.bases(step_)[row + 8 * half];
-        state_.l[half] *= corrections[half];
-      }
-      correct_sums(corrections, o_);
+    for (int half = 0; half < 2; ++half) {
+      weigh_half(half, factor, s, weights);
+      pass_weights(own, half, weights);
     }
-    if (num_keys < Shape::kRows) clear_values(num_keys);
+    ptx::wgmma_wait<0>();
+    release(step_);
+    if (raised) correct_sums(corrections, o_);
+    if (range.end - begin < Shape::kRows) clear_values(own, range.end - begin);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kKeyTiles / 2; ++i) ptx::wgmma_registers<T>(o_, weights[i], own_values(own, i), true);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();
+  }
+
+  /// Masks a step's scores, and raises bases where one is too far above; whether one was, and what it makes of the sums so far.
+  __device__ __forceinline__ bool find_bases(const abi::WorkItem& item, const StepRange& range, int begin,
+                                             const ScoreFactor<c, Variant>& factor, float (&s)[kKeyTiles][4], float (&corrections)[2]) {
+    if (factor.negative()) negate(s);
+    if (begin < range.full_begin || begin + Shape::kRows > range.full_end) hide(item, range, begin, s);
+    if (!ptx::any(exceeds_base(state_, s, factor.to_base2, kSlack<c.q_type>))) return false;
+    const float tops[2] = {top_of_row(s, 0), top_of_row(s, 1)};
+    return raise_maxima(state_, tops, factor.to_base2, corrections);
+  }
+  __device__ __forceinline__ void weigh_half(int half, const ScoreFactor<c, Variant>& factor, float (&s)[kKeyTiles][4],
+                                             u32 (&weights)[kKeyTiles / 2][4]) {
+#pragma unroll
+    for (int n = half * kHalfTiles; n < (half + 1) * kHalfTiles; ++n) weigh(state_, s[n], factor.to_base2);
+#pragma unroll
+    for (int i = half * kHalfSteps; i < (half + 1) * kHalfSteps; ++i) pack_weights<T>(s[2 * i], s[2 * i + 1], weights[i]);
+  }
+
+  /// Waits for the other group's first weights of step_, and for its part of V, which is long since there: those have seen it.
+  __device__ __forceinline__ void take_bases() {
+    ptx::mbarrier_wait(s_.passed(step_, 0), s_.parity(step_));
+    ptx::mbarrier_wait(s_.full(step_, group()), s_.parity(step_));
+    if (s_.raised(step_)[warp_ % Shape::kGroupWarps] == 0) return;
+    const int row = first_row() + lane_ / 4;
+    const float corrections[2] = {s_.corrections(step_)[row], s_.corrections(step_)[row + 8]};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      state_.m[half] = s_.bases(step_)[row + 8 * half];
+      state_.l[half] *= corrections[half];
+    }
+    correct_sums(corrections, o_);
+  }
+  /// The products of step_'s passed weights.
+  __device__ __forceinline__ void issue_followed() {
     const u64 weights = ptx::rows_along_mn(s_.s_memory + s_.weights_at(step_));
     ptx::wgmma_fence();
 #pragma unroll
@@ -151,11 +207,10 @@ class MlaSteps {
       if (half == 1) ptx::mbarrier_wait(s_.passed(step_, 1), s_.parity(step_));
 #pragma unroll
       for (int i = half * kHalfSteps; i < (half + 1) * kHalfSteps; ++i) {
-        ptx::wgmma_shared_k<T>(o_, weights + static_cast<u32>(2 * i), own_values(i), true);
+        ptx::wgmma_shared_k<T>(o_, weights + static_cast<u32>(2 * i), own_values(step_, i), true);
       }
     }
     ptx::wgmma_commit();
-    ptx::wgmma_wait<0>();
   }
 
   /// The step's part of V whose sums are this group's.
@@ -163,16 +218,22 @@ class MlaSteps {
     return s_.s_memory + s_.slot_at(step) + group() * Shape::kGroupStacks * Shape::kStack;
   }
   /// Its keys [16 i, + 16) as B.
-  __device__ __forceinline__ u64 own_values(int i) const {
-    return ptx::rows_along_k(own_stacks(step_), Shape::kStack) + static_cast<u32>(i * (16 * Shape::kRow >> 4));
+  __device__ __forceinline__ u64 own_values(u32 step, int i) const {
+    return ptx::rows_along_k(own_stacks(step), Shape::kStack) + static_cast<u32>(i * (16 * Shape::kRow >> 4));
   }
 
-  __device__ __forceinline__ void issue_scores(float (&s)[kKeyTiles][4]) const {
+  __device__ __forceinline__ void issue_scores(u32 step, bool copied, float (&s)[kKeyTiles][4]) const {
     const u64 query = ptx::rows_along_mn(s_.s_memory + Shape::kQueryAt);
-    const u64 keys = ptx::rows_along_mn(s_.s_memory + s_.slot_at(step_));
+    const u64 keys = ptx::rows_along_mn(s_.s_memory + s_.slot_at(step));
+    ptx::mbarrier_wait(s_.full(step, 0), s_.parity(step));
+    if (copied) ptx::fence_async_proxy();
     ptx::wgmma_fence();
 #pragma unroll
     for (int i = 0; i < Shape::kFirstDims / 16; ++i) {
+      if (i == Shape::kGroupDims / 16) {
+        ptx::mbarrier_wait(s_.full(step, 1), s_.parity(step));
+        if (copied) ptx::fence_async_proxy();
+      }
       const auto at = static_cast<u32>(i / 4 * (Shape::kStack >> 4) + i % 4 * 2);
       ptx::wgmma_shared<T>(s, query + at, keys + at, i > 0);
     }
@@ -183,20 +244,20 @@ class MlaSteps {
   }
 
   /// For the other group.
-  __device__ __forceinline__ void pass_bases(bool raised, const float (&corrections)[2]) const {
+  __device__ __forceinline__ void pass_bases(u32 step, bool raised, const float (&corrections)[2]) const {
     const int row = first_row() + lane_ / 4;
     if (raised && lane_ % 4 == 0) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        s_.corrections(step_)[row + 8 * half] = corrections[half];
-        s_.bases(step_)[row + 8 * half] = state_.m[half];
+        s_.corrections(step)[row + 8 * half] = corrections[half];
+        s_.bases(step)[row + 8 * half] = state_.m[half];
       }
     }
-    if (lane_ == 0) s_.raised(step_)[warp_ % Shape::kGroupWarps] = raised ? 1 : 0;
+    if (lane_ == 0) s_.raised(step)[warp_ % Shape::kGroupWarps] = raised ? 1 : 0;
   }
   /// Half of the keys' weights as A of the other group's products: rows of 64 keys.
-  __device__ __forceinline__ void pass_weights(const u32 (&weights)[kKeyTiles / 2][4], int half) const {
-    u8* s_rows = s_.s_memory + s_.weights_at(step_);
+  __device__ __forceinline__ void pass_weights(u32 step, int half, const u32 (&weights)[kKeyTiles / 2][4]) const {
+    u8* s_rows = s_.s_memory + s_.weights_at(step);
     const int first = mla_offset(first_row() + lane_ / 4, 0) + lane_ % 4 * 4;
 #pragma unroll
     for (int i = half * kHalfSteps; i < (half + 1) * kHalfSteps; ++i) {
@@ -207,14 +268,14 @@ class MlaSteps {
       }
     }
     ptx::fence_async_proxy();
-    s_.arrive(s_.passed(step_, half));
+    s_.arrive(s_.passed(step, half));
   }
 
   /// Rows of V past the step's keys become zeros: their weights are, but 0 times NaN is not. Each group its own dims, since it waits for
   /// its own writes only.
-  __device__ __forceinline__ void clear_values(int num_keys) const {
+  __device__ __forceinline__ void clear_values(u32 step, int num_keys) const {
     constexpr int kThreads = Shape::kGroupWarps * ptx::kWarp;
-    u8* s_values = own_stacks(step_);
+    u8* s_values = own_stacks(step);
 #pragma unroll 1
     for (int i = num_keys * 8 + ptx::thread_idx() % kThreads; i < Shape::kRows * 8; i += kThreads) {
 #pragma unroll
@@ -296,26 +357,42 @@ class MlaSteps {
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item, const float (&l)[2]) {
     const int lane = ptx::opaque(lane_);
     const int first_dim = group() * Shape::kGroupDims;
-    LaneDims dims = {.first = first_dim + 4 * (lane % 4), .step = 16, .leads = group() == 0 && lane % 4 == 0};
-    dims.end = first_dim + Shape::kGroupDims;
+    const bool chunk = c.batch_invariant && is_chunk(item);
+    if (!chunk && first_row() >= item.row_count) return;
 #pragma unroll 1
     for (int half = 0; half < 2; ++half) {
       if (holds_) stage(half);
       ptx::sync_warp();
       const int row = first_row() + 8 * half + lane / 4;
-      dims.exists = row < item.row_count;
       const RowState state = {half == 0 ? state_.m[0] : state_.m[1], half == 0 ? l[0] : l[1]};
-      end_tile_row<c, Variant, Team>(p_, params_, item, min(row, item.row_count - 1), state, 1.0F, dims, [&](int dim, float(&x)[4]) {
+      const auto load = [&](int dim, float(&x)[4]) {
         x[0] = x[1] = x[2] = x[3] = 0.0F;
         if (holds_) load_floats(staged(lane / 4, dim - first_dim), x);
-      });
+      };
+      if (chunk) {
+        LaneDims dims = {.first = first_dim + 4 * (lane % 4), .step = 16, .leads = group() == 0 && lane % 4 == 0};
+        dims.end = first_dim + Shape::kGroupDims;
+        dims.exists = row < item.row_count;
+        end_tile_row<c, Variant, Team>(p_, params_, item, min(row, item.row_count - 1), state, 1.0F, dims, load);
+      } else if (row < item.row_count) {
+        const auto writer = RowWriter<c, Variant>::make(p_, params_, item, row, state, 1.0F);
+#pragma unroll 1
+        for (int dim = first_dim + 8 * (lane % 4); dim < first_dim + Shape::kGroupDims; dim += 32) {
+          float low[4], high[4];
+          load(dim, low);
+          load(dim + 4, high);
+          writer.write(dim, {low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]});
+        }
+        if (group() == 0 && lane % 4 == 0) writer.write_state();
+      }
       ptx::sync_warp();
     }
   }
-  /// Where dim `dim` of this group's goes of row `row` (0..7) of the warp's: each warp has a stack of its group's part of the slot.
+  /// Where dims `dim`, + 1, + 2, + 3 of this group's go of row `row` (0..7) of the warp's: each warp has a stack of its group's part of the
+  /// slot. Rows are shifted against each other, so that neither those who lay them down nor those who take them meet in a bank.
   __device__ __forceinline__ float* staged(int row, int dim) const {
     u8* s_own = own_stacks(step_ - 1) + warp_ % Shape::kGroupWarps * Shape::kStack;
-    return reinterpret_cast<float*>(s_own) + row * Shape::kGroupDims + (dim ^ (row & 3) * 8);
+    return reinterpret_cast<float*>(s_own) + row * Shape::kGroupDims + (dim ^ (row & 3) * 8 ^ (row & 1) * 4);
   }
   __device__ __forceinline__ void stage(int half) const {
     static_assert(8 * Shape::kGroupDims * 4 == Shape::kStack);

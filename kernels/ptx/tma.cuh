@@ -17,6 +17,11 @@ __device__ __forceinline__ void tma_load(u8* s_destination, const abi::TensorMap
                "l"(map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(shared_address(s_barrier))
                : "memory");
 }
+/// Asks for a box to come to L2.
+__device__ __forceinline__ void tma_prefetch(const abi::TensorMap* map, i32 x0, i32 x1, i32 x2, i32 x3) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+               : "memory");
+}
 /// Asks for the map itself.
 __device__ __forceinline__ void tma_prefetch_map(const abi::TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

@@ -54,7 +54,7 @@ struct CudaFamily {
 extern const CudaFamily kWgmmaFamily;
 /// Its MLA (cuda_wgmma_mla.cc), for tiles of both classes.
 std::string wgmma_mla_refusal(const CudaRequest& request);
-CudaTile wgmma_mla_tile();
+CudaTile wgmma_mla_tile(const CudaRequest& request);
 extern const CudaFamily kMmaFamily;
 extern const CudaFamily kFloorFamily;
 

@@ -138,7 +138,7 @@ std::string wgmma_refusal(const CudaRequest& request, int tile_class) {
 }
 
 CudaTile wgmma_tile(const CudaRequest& request, int) {
-  if (is_mla(request.spec)) return wgmma_mla_tile();
+  if (is_mla(request.spec)) return wgmma_mla_tile(request);
   const Shape shape = shape_of(request);
   CudaTile tile;
   tile.producers = kProducers + (is_widened(request.spec) ? kWideners : 0);

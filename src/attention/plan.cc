@@ -143,7 +143,11 @@ void make_plan(PlanState& plan, const Batch& batch) {
   const std::int64_t param_size = place_params(schedule, p.params, params);
   lay_tiles(p, schedule, batch);
   p.regions.clear();
-  if (needs_regions(batch)) find_regions(p, schedule);
+  p.gang = 1;
+  if (needs_regions(batch))
+    find_regions(p, schedule);
+  else
+    part_gangs(p, schedule);
   const std::int64_t most_items = max_emitted_items(p, schedule);
   if (most_items > schedule.max_items) {
     fail(Code::invalid_argument, kPlanOp,

@@ -4,11 +4,13 @@
 // Where classes are separate there is a line for each, cut for its own units, so that the cost of one never moves a border of the other;
 // only whether there is any may (shares_of).
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "attention/cuda_state.h"
 #include "attention/planner.h"
 #include "base/error.h"
+#include "base/math.h"
 
 namespace girih::attention {
 namespace {
@@ -198,23 +200,66 @@ std::span<const LineStrip> strips_of(Planner& p, const ScheduleState& schedule, 
   return out;
 }
 
-/// Where a multiprocessor has room for two blocks of large tiles or one beside a block of small ones, and both lists have work, half of the
-/// large one's blocks have none, and make room.
+/// The units that a list's work is for, of those that it has: a tile cut for all of them would be so many parts that merging them, which is
+/// one unit's, takes longer than they do. With n parts the two are tile / n and n times a part's cost, least where they are equal.
+std::int32_t useful_units(const Planner& p, const abi::Line& line, const ScheduleState& schedule, int list, std::int32_t units) {
+  const WorkItem& item = line.items[line.tiles[line.strips[0].tile_begin].item_begin];
+  const std::int64_t part = schedule.tune.classes[item.tile_class].cost_part_row * item.row_count;
+  if (part == 0 || !line.cut_items) return units;
+  const auto least = static_cast<std::int64_t>(std::sqrt(static_cast<double>(p.max_tile_cost[list] * part)));
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(ceil_div(p.total_cost[list], std::max<std::int64_t>(least, 1)), 1, units));
+}
+
 /// Blocks of equal work do not end together: multiprocessors that share their way to memory with more others are slower, by a tenth on an
 /// H200. So where work takes long enough to make up for more cuts, the last of it goes in short units to those that are free.
-UnitShares shares_of(const Planner& p, const ScheduleState& schedule, int list) {
+UnitShares shares_of(const Planner& p, const abi::Line& line, const ScheduleState& schedule, int list) {
   const std::int32_t units = class_units(schedule, list);
   const bool both = p.total_cost[kSmall] > 0 && p.total_cost[kLarge] > 0;
+  // Where a multiprocessor has room for two blocks of large tiles or one beside a block of small ones, and both lists have work, half of
+  // the large one's blocks have none, and make room.
   if (list == kLarge && both && schedule.cuda != nullptr && schedule.cuda->kernels.classes[list].shares_sms) {
     return {units, units / 2, units - units / 2, 0};
   }
-  if (schedule.cuda == nullptr || schedule.cuda->kernels.classes[list].unit_turns == 1) return abi::equal_shares(units);
+  if (schedule.cuda == nullptr || schedule.cuda->kernels.classes[list].unit_turns == 1) {
+    const std::int32_t used = std::max(useful_units(p, line, schedule, list, units) / p.gang, 1);
+    return {units / p.gang, used, units / p.gang - used, 0};
+  }
   constexpr std::int32_t kShare = 20;       // of 256
   constexpr std::int64_t kFewestSteps = 4;  // of such a unit, beside what its cut costs
   const std::int32_t blocks = class_blocks(schedule, list);
   const ClassTune& tune = schedule.tune.classes[list];
   const bool enough = p.total_cost[list] / blocks * kShare / 256 >= tune.cost_piece + kFewestSteps * tune.cost_block;
   return {units, blocks, 0, enough ? kShare : 0};
+}
+
+/// Fills unit_ends and unit_costs of a list's units.
+void cut_line(Planner& p, const abi::Line& line, const ScheduleState& schedule, int list) {
+  const int begin = class_unit_begin(schedule, list);
+  const UnitShares shares = shares_of(p, line, schedule, list);
+  const std::int32_t strips = line.num_strips / p.gang;
+  for (int member = 0; member < p.gang; ++member) {
+    const int first = begin + member * shares.num_units;
+    LineSpot* const ends = p.unit_ends.data() + first;
+    abi::Line own = line;
+    own.strips += member * strips;
+    own.num_strips = strips;
+    partition(own, shares,
+              {.total = p.total_cost[list] / p.gang,
+               .max_piece = p.max_piece_cost[list],
+               .min_step = p.min_step_cost[list],
+               .num_tiles = p.num_tiles[list] / p.gang,
+               .max_tile = p.max_tile_cost[list]},
+              ends, p.unit_costs.data() + first);
+    if (member == 0) continue;
+    for (std::int32_t u = 0; u < shares.num_units; ++u) ends[u].strip += member * strips;
+  }
+  // A line's end is where the next one begins.
+  for (int member = 1; member < p.gang; ++member) {
+    for (std::int32_t u = 0; u < shares.num_units; ++u) {
+      LineSpot& end = p.unit_ends[static_cast<std::size_t>(begin + (member - 1) * shares.num_units + u)];
+      if (end.strip == member * strips) end = strip_start(line, member * strips);
+    }
+  }
 }
 
 }  // namespace
@@ -246,13 +291,7 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
     }
     const abi::Line line{strips.data(), p.tiles.data(), p.items.data(), static_cast<std::int32_t>(strips.size()),
                          !schedule.spec.batch_invariant};
-    partition(line, shares_of(p, schedule, list),
-              {.total = p.total_cost[list],
-               .max_piece = p.max_piece_cost[list],
-               .min_step = p.min_step_cost[list],
-               .num_tiles = p.num_tiles[list],
-               .max_tile = p.max_tile_cost[list]},
-              p.unit_ends.data() + begin, p.unit_costs.data() + begin);
+    cut_line(p, line, schedule, list);
     if (p.unit_ends[static_cast<std::size_t>(end) - 1].strip != line.num_strips) bug("the units do not take the whole line");
     if (single_items) {
       written = write_single_items(p, line, begin, end, out);

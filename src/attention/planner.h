@@ -1,5 +1,6 @@
 // The parts of make_plan(), in the order in which they run: read_batch (validate, tables) -> lay_tiles (tiles and their visible items,
-// once for all KV heads that share them) -> find_regions (rows that several tiles cover) -> emit (cut the line, write items, merges).
+// once for all KV heads that share them) -> find_regions (rows that several tiles cover), else part_gangs (lines of blocks side by side) ->
+// emit (cut the line, write items, merges).
 // Each fills arrays of the Planner, whose memory stays from batch to batch, so that planning allocates nothing once warm.
 #pragma once
 
@@ -150,6 +151,8 @@ struct Planner {
   std::vector<RegionCursor> cursors;
 
   // lay_merges, emit
+  int gang = 1;  // the line is so many equal ones
+  std::vector<abi::LineStrip> gang_strips;
   std::vector<abi::LineStrip> list_strips[kNumClasses];  // where classes are separate and both occur
   std::int64_t num_empty_merges = 0;
   std::vector<abi::LineSpot> unit_ends;
@@ -169,6 +172,9 @@ struct Planner {
 void read_batch(Planner& planner, const ScheduleState& schedule, const Batch& batch);
 /// Fills strips, tiles and items from the tables.
 void lay_tiles(Planner& planner, const ScheduleState& schedule, const Batch& batch);
+/// Where a class has a gang, and all tiles are of that class and divide into it evenly: makes the line one for each of its members.
+/// Before emit_items(), of batches without regions.
+void part_gangs(Planner& planner, const ScheduleState& schedule);
 /// Finds the rows of each head that no tile or several tiles cover and marks tiles as shared.
 void find_regions(Planner& planner, const ScheduleState& schedule);
 /// Writes the rows of the regions' merges, empty ones first, and notes at each shared tile which of them it takes part in.

@@ -36,9 +36,7 @@ std::vector<AttentionCapability> attention_capabilities() {
   AttentionCapability wgmma = mma;
   wgmma.family = "wgmma";
   wgmma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8};  // 8 bits beside Q of 16: if asked for
-  // MLA of 576 and 512 dims: likewise.
-  std::replace(wgmma.features.begin(), wgmma.features.end(), std::string("mla"), std::string("mla_if_asked"));
-  std::erase(wgmma.features, "two_part_qk");
+  std::erase(wgmma.features, "two_part_qk");                                         // but for MLA's
   return {row(DeviceKind::cpu, "cpu"), std::move(floor), std::move(mma), std::move(wgmma)};
 }
 

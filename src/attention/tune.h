@@ -21,6 +21,8 @@ struct ClassTune {
   std::int64_t cost_piece = 0;
   std::int64_t cost_block = 0;
   std::int64_t cost_block_row = 0;
+  int gang = 1;                    // > 1: a group's tiles by so many go to units side by side, which so read its keys once
+  std::int64_t cost_part_row = 0;  // of a row of one part of many in their merge, which one unit does
 
   /// What items begin at multiples of.
   int align(bool batch_invariant) const { return kv_align > 0 && !batch_invariant ? kv_align : kv_block; }

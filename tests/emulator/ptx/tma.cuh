@@ -11,6 +11,7 @@ inline void tma_load(u8* s_destination, const abi::TensorMap* map, i32 x0, i32 x
                      const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   emulator::issue_box(s_destination, map, {x0, x1, x2, x3}, s_barrier, {"tma_load", file, line});
 }
+inline void tma_prefetch(const abi::TensorMap*, i32, i32, i32, i32) {}
 inline void tma_prefetch_map(const abi::TensorMap*) {}
 inline void fence_async_proxy() {}
 
