@@ -109,7 +109,7 @@ class GpuServingTable {
     for (const std::int64_t page_size : {kEndlessPage, kServingPageSize}) {
       for (const std::int64_t len : {8192, 16384}) {
         const std::string name = fmt::format("prefill-causal-{}-fp8{}", len, page_size == kEndlessPage ? "" : "-page16");
-        add(name, fp8, {len}, {len}, page_size).family = "wgmma";
+        add(name, fp8, {len}, {len}, page_size);
       }
     }
     add("prefill-d64-causal-8192", spec_of(32, 8, 64), {8192}, {8192}, kEndlessPage);
