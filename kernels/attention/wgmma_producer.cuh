@@ -33,21 +33,21 @@ struct ElementBits<1> {
 
 inline constexpr int kBoxWidth = kStackRow / 2;  // maps have elements of two bytes
 
-/// `rows` rows of kRow bytes by one warp, of which every lane has the place of one (null: zeros), into kStacks stacks.
-template <int kRow, int kStacks, int kStackBytes>
+/// `rows` rows of kRow bytes by one warp, of which every lane has the place of one (null: zeros), into kStacks stacks. Several turns at once
+/// wait for each other less, and hold more addresses.
+template <int kRow, int kStacks, int kStackBytes, int kTurns>
 __device__ __forceinline__ void copy_rows(u8* s_rows, const u8* g_row, int rows) {
   constexpr int kAtOnce = ptx::kWarp / 8;
-  constexpr int kTurns = 2;  // so that what one waits for the others do not
-  const int lane = ptx::lane_idx();
-  const int chunk = lane % 8;
+  const int row = ptx::lane_idx() / 8;
+  const int chunk = ptx::lane_idx() % 8;
 #pragma unroll 1
-  for (int first = lane / 8; first < rows; first += kAtOnce * kTurns) {
+  for (int first = 0; first < rows; first += kAtOnce * kTurns) {  // the same for all lanes
     const u8* sources[kTurns];
 #pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) sources[turn] = shuffle_pointer(g_row, first + kAtOnce * turn);
+    for (int turn = 0; turn < kTurns; ++turn) sources[turn] = shuffle_pointer(g_row, first + row + kAtOnce * turn);
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
-      u8* s_chunk = s_rows + stack_offset(first + kAtOnce * turn, chunk);
+      u8* s_chunk = s_rows + stack_offset(first + row + kAtOnce * turn, chunk);
 #pragma unroll
       for (int i = 0; i < kStacks; ++i) {
         const int at = i * kStackRow + 16 * chunk;
@@ -154,7 +154,7 @@ class KeyProducer {
         u8* s_rows = s_ring_ + stage() * kStage + first * kStackRow;
         const int rows = min(ptx::kWarp, Shape::kStepKeys - first);
         if (whole) {
-          copy_rows<kRow, kStacks, Shape::kStack>(s_rows, g_row, rows);
+          copy_rows<kRow, kStacks, Shape::kStack, 1>(s_rows, g_row, rows);
         } else if (lane_ < rows) {
           gather_row(s_rows, g_row, from.dim_stride);
         }
@@ -237,7 +237,7 @@ __device__ __forceinline__ void produce_query(const Args& p, UnitItems items, in
       const u8* g_row = row < item->row_count ? row_address(p.q, place.token, place.q_head) : nullptr;
       u8* s_rows = s_memory + Shape::kQueryAt + first * kStackRow;
       if (whole) {
-        copy_rows<c.head_dim_qk * Shape::kElement, Shape::kKeyStacks, Shape::kQueryStack>(s_rows, g_row, ptx::kWarp);
+        copy_rows<c.head_dim_qk * Shape::kElement, Shape::kKeyStacks, Shape::kQueryStack, 2>(s_rows, g_row, ptx::kWarp);
       } else {
 #pragma unroll 1
         for (int dim = 0; dim < c.head_dim_qk; ++dim) {
