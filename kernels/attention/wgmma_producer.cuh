@@ -154,7 +154,7 @@ class KeyProducer {
         u8* s_rows = s_ring_ + stage() * kStage + first * kStackRow;
         const int rows = min(ptx::kWarp, Shape::kStepKeys - first);
         if (whole) {
-          copy_rows<kRow, kStacks, Shape::kStack, 1>(s_rows, g_row, rows);
+          copy_rows<kRow, kStacks, Shape::kStack, 2>(s_rows, g_row, rows);
         } else if (lane_ < rows) {
           gather_row(s_rows, g_row, from.dim_stride);
         }
