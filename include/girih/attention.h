@@ -87,7 +87,7 @@ struct AttentionSpec {
   int head_dim_qk = 128;        ///< 1..1024
   int head_dim_vo = 0;          ///< 0 = head_dim_qk; 1..1024
   int head_dim_rope = 0;        ///< > 0: Q and K come in two tensors, the second holds the last head_dim_rope dims (MLA)
-  DType q_dtype = DType::bf16;  ///< f32, f16, bf16; CUDA also e4m3, where a kernel family that takes it is asked for
+  DType q_dtype = DType::bf16;  ///< f32, f16, bf16; CUDA also e4m3
   DType k_dtype = DType::bf16;  ///< f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4
   DType v_dtype = DType::bf16;
   DType o_dtype = DType::bf16;  ///< f32, f16, bf16

@@ -80,7 +80,7 @@ typedef struct girih_attention_spec {
   int32_t head_dim_qk;    ///< 1..1024
   int32_t head_dim_vo;    ///< 0 = head_dim_qk; 1..1024
   int32_t head_dim_rope;  ///< > 0: Q and K come in two tensors, the second holds the last head_dim_rope dims (MLA)
-  girih_dtype q_dtype;    ///< f32, f16, bf16; CUDA also e4m3, where a kernel family that takes it is asked for
+  girih_dtype q_dtype;    ///< f32, f16, bf16; CUDA also e4m3
   girih_dtype k_dtype;    ///< f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4
   girih_dtype v_dtype;
   girih_dtype o_dtype;  ///< f32, f16, bf16
