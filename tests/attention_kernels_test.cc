@@ -152,6 +152,7 @@ TEST(AttentionKernels, EverySpecOfTheCasesHasKernelsThatFit) {
 }
 
 /// Large mma tiles stage the sums of eight rows in the place of a warp's rows of Q.
+/// Which are staged where Q lay, or in more room where V has more dims.
 TEST(AttentionKernels, LargeTilesHaveRoomForTheSumsOfV) {
   AttentionSpec s = llama();
   s.head_dim_qk = 64;
@@ -159,7 +160,7 @@ TEST(AttentionKernels, LargeTilesHaveRoomForTheSumsOfV) {
   EXPECT_EQ(choose(s, kTargets[6], "").classes[1].family, "mma");
   s.head_dim_vo = 256;
   EXPECT_EQ(choose(s, kTargets[6], "").classes[0].family, "mma");
-  EXPECT_EQ(choose(s, kTargets[6], "").classes[1].family, "floor");
+  EXPECT_EQ(choose(s, kTargets[6], "").classes[1].family, "mma");
   s.head_dim_qk = s.head_dim_vo = 40;
   s.q_dtype = s.k_dtype = s.v_dtype = DType::f16;
   EXPECT_EQ(choose(s, kTargets[0], "").classes[1].family, "mma");
@@ -220,7 +221,8 @@ TEST(AttentionKernels, HopperHasLargeTilesOfItsOwn) {
   falls_back(s, "transforms and RoPE");
 }
 
-/// Hopper takes large tiles of Q of 8 bits with K and V of its kind in products of such; all else is widened.
+/// Hopper takes large tiles of Q of 8 bits with K and V of its kind in products of such; all else is mma's, which multiplies bytes where the
+/// chip has it by warps and widens them elsewhere.
 TEST(AttentionKernels, QueriesOf8BitsMeetKeysOfTheirKindOnHopper) {
   const Target& hopper = kTargets[5];
   AttentionSpec s = llama();
@@ -231,7 +233,7 @@ TEST(AttentionKernels, QueriesOf8BitsMeetKeysOfTheirKindOnHopper) {
       s.head_dim_qk = s.head_dim_vo = dim;
       s.batch_invariant = invariant;
       const attention::CudaKernels kernels = choose(s, hopper, "");
-      EXPECT_EQ(kernels.classes[0].family, "floor");
+      EXPECT_EQ(kernels.classes[0].family, "mma");
       EXPECT_EQ(kernels.classes[1].family, "wgmma");
       EXPECT_LE(kernels.classes[1].shared_bytes, hopper.shared_per_block << 10) << dim;
       if (invariant) {
@@ -239,31 +241,39 @@ TEST(AttentionKernels, QueriesOf8BitsMeetKeysOfTheirKindOnHopper) {
       }
       for (const Target& target : kTargets) {
         EXPECT_EQ(choose(s, target, "floor").classes[1].family, "floor");
-        EXPECT_EQ(choose(s, target, "").classes[1].family, target.arch == 90 ? "wgmma" : "floor");
+        const attention::CudaKernels chosen = choose(s, target, "");
+        if (target.arch == 90) continue;
+        if (dim <= 128) {
+          EXPECT_EQ(chosen.classes[1].family, "mma") << target.arch << ' ' << dim;
+        }
+        for (const attention::CudaKernel& kernel : chosen.classes) {
+          const bool multiplies = kernel.source.find(".byte_products = true") != std::string::npos;
+          EXPECT_EQ(multiplies, kernel.family == "mma" && (target.arch == 89 || target.arch == 120 || target.arch == 121)) << target.arch;
+        }
       }
     }
   }
-  const auto refuses = [&](const AttentionSpec& spec, const char* why) {
+  const auto refuses = [&](const AttentionSpec& spec, const char* why, const char* other) {
     const std::string text = refusal(Code::unsupported, [&] { choose(spec, hopper, "wgmma"); });
     EXPECT_NE(text.find(why), std::string::npos) << text;
-    EXPECT_EQ(choose(spec, hopper, "").classes[1].family, "floor");
+    EXPECT_EQ(choose(spec, hopper, "").classes[1].family, other) << why;
   };
   s = llama();
   s.q_dtype = DType::e4m3;
-  refuses(s, "Q of e4m3 needs K and V of e4m3");
+  refuses(s, "Q of e4m3 needs K and V of e4m3", "floor");
   set_kv(s, DType::e4m3, ScaleGranularity::head, DType::e5m2, ScaleGranularity::head);
-  refuses(s, "Q of e4m3 needs K and V of e4m3");
+  refuses(s, "Q of e4m3 needs K and V of e4m3", "mma");
   set_kv(s, DType::e4m3, ScaleGranularity::token_head, DType::e4m3, ScaleGranularity::head);
-  refuses(s, "token_head");
+  refuses(s, "token_head", "mma");
   set_kv(s, DType::e4m3, ScaleGranularity::head, DType::e4m3, ScaleGranularity::head);
   s.head_dim_qk = 80;
   s.head_dim_vo = 64;
-  refuses(s, "multiple of 32");
+  refuses(s, "multiple of 32", "mma");
   s.head_dim_qk = 128;
   s.lse = LseKind::none;
   s.variant.softmax = false;
   s.variant.logits = variants::sigmoid_logits(-3.0F);
-  refuses(s, "no softmax");
+  refuses(s, "no softmax", "floor");
   s.q_dtype = DType::e5m2;
   EXPECT_NE(refusal(Code::unsupported, [&] { choose(s, hopper, "wgmma"); }).find("spec.q_dtype=e5m2"), std::string::npos);
 }
