@@ -221,8 +221,8 @@ TEST(AttentionKernels, HopperHasLargeTilesOfItsOwn) {
   falls_back(s, "transforms and RoPE");
 }
 
-/// Hopper takes large tiles of Q of 8 bits with K and V of its kind in products of such; all else is mma's, which multiplies bytes where the
-/// chip has it by warps and widens them elsewhere.
+/// Hopper takes large tiles of Q of 8 bits with K and V of its kind in products of such; all else is mma's, which multiplies bytes where
+/// the chip has it by warps and widens them elsewhere.
 TEST(AttentionKernels, QueriesOf8BitsMeetKeysOfTheirKindOnHopper) {
   const Target& hopper = kTargets[5];
   AttentionSpec s = llama();

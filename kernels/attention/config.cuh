@@ -29,15 +29,15 @@ struct Config {
   bool partial_state = false;    // no sink, no output hook
   bool batch_invariant = false;  // items may be chunks (abi::WorkItem::kChunk)
 
-  int tile_class = 0;    // whose units the kernel runs
-  int tile_rows = 8;     // packed rows of a tile at most
-  int kv_block = 64;     // keys a step; item borders are multiples of it
-  int threads = 128;     // of a block
-  int producers = 0;     // of these, the last ones: they bring data to the others
-  int stages = 2;        // K and V blocks in flight; floor: 1 = V takes K's place in shared memory, 2 = it has its own
-  int warps_rows = 1;    // mma: warps that share a tile's rows; the others share its keys
-  int warps_values = 0;  // MLA: the block's last warps, which sum P V; those before take the scores
-  int shared_bytes = 0;  // dynamic shared memory that the host gives the block
+  int tile_class = 0;          // whose units the kernel runs
+  int tile_rows = 8;           // packed rows of a tile at most
+  int kv_block = 64;           // keys a step; item borders are multiples of it
+  int threads = 128;           // of a block
+  int producers = 0;           // of these, the last ones: they bring data to the others
+  int stages = 2;              // K and V blocks in flight; floor: 1 = V takes K's place in shared memory, 2 = it has its own
+  int warps_rows = 1;          // mma: warps that share a tile's rows; the others share its keys
+  int warps_values = 0;        // MLA: the block's last warps, which sum P V; those before take the scores
+  int shared_bytes = 0;        // dynamic shared memory that the host gives the block
   bool byte_products = false;  // mma: Q and K of e4m3 meet as such; else they become f16
 
   /// Threads that compute.

@@ -17,8 +17,8 @@
 
 namespace girih::attention {
 
-/// The type of the operands in Q K^T: of e4m3 where the chip multiplies it. Else codes of 8 bits are exact in f16, which they reach by fewer instructions than bf16; Q of bf16 follows
-/// with a power of two of its own for each row (query_fragments.cuh).
+/// The type of the operands in Q K^T: of e4m3 where the chip multiplies it. Else codes of 8 bits are exact in f16, which they reach by
+/// fewer instructions than bf16; Q of bf16 follows with a power of two of its own for each row (query_fragments.cuh).
 template <Config c>
 constexpr Type kKeyOperand = bits(c.k_type) == 8 && !c.byte_products ? Type::f16 : c.q_type;
 template <Config c>

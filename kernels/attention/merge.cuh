@@ -18,8 +18,8 @@ inline constexpr int kMergeSlice = kMergeDims * ptx::kWarp;  // of a warp
 /// Parts whose loads are under way together. More where products take all registers, and the compiler keeps too few for those.
 template <Config c>
 constexpr int kMergeAhead = c.producers > 0 || (c.tile_rows > 16 && !c.is_wide()) ? 4 : 8;
-/// Kernels whose registers are all in use have none for what would be worked out ahead of a merge, or kept from one to the next as it is not
-/// always set: MLA's value warps, and decode with two halves of rows.
+/// Kernels whose registers are all in use have none for what would be worked out ahead of a merge, or kept from one to the next as it is
+/// not always set: MLA's value warps, and decode with two halves of rows.
 template <Config c>
 constexpr bool kRegistersDear = c.is_wide() || (c.tile_rows > 8 && c.tile_rows <= 16);
 
@@ -274,8 +274,7 @@ __device__ __forceinline__ void merge_rows(const Args& p, const typename Variant
 
 /// Whether a warp takes whole merges where there are several at once.
 template <Config c, class Variant>
-constexpr bool kTakesWhole =
-    c.producers > 0 && !c.batch_invariant && Variant::kSoftmax && c.head_dim_vo % 32 == 0 && c.head_dim_vo <= 256;
+constexpr bool kTakesWhole = c.producers > 0 && !c.batch_invariant && Variant::kSoftmax && c.head_dim_vo % 32 == 0 && c.head_dim_vo <= 256;
 
 /// Called by the whole team once all rows of a part have been written by it; `s_last`: one word of shared memory, two
 /// with kTakesWhole. Performs the merges that this part completes.

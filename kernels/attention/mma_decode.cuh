@@ -444,7 +444,7 @@ class Decode {
   ValueScale value_scale_;  // with kScalesValues
   ScoreFactor<c, Variant> factor_{};
   float inverse_[kMaxHalves][2], row_factors_[kMaxHalves][2];  // with kScalesQuery
-  bool wide_ = false;                        // the tile has rows in its second half
+  bool wide_ = false;                                          // the tile has rows in its second half
   bool described_ = false;
   typename Variant::MaskRow mask_rows_[kMaxHalves][2];
   typename Variant::LogitsRow logits_rows_[kMaxHalves][2];

@@ -35,7 +35,8 @@ struct PrefillShape {
   static constexpr int kRingSteps = Stream::kSlots / Stream::kTilesPerStep;
   using QueryRows = tile::SharedRows<Keys::kSteps * 32>;
   static constexpr int kStagedStride = round_up(c.head_dim_vo, 32);
-  static constexpr int kWarpQueryBytes = max(QueryRows::bytes(kWarpRows), 8 * kStagedStride * 4);  // sums are staged there, eight rows at a time
+  static constexpr int kWarpQueryBytes =
+      max(QueryRows::bytes(kWarpRows), 8 * kStagedStride * 4);  // sums are staged there, eight rows at a time
   static constexpr int kWarpRowBytes = kKeepsRows<Variant> ? kWarpRows * static_cast<int>(sizeof(RowVars)) : 0;
   // Shared memory: the ring, every warp's Q, the inverse scales of its rows, what hooks know of them, the ring's barriers, a word for
   // arrive().

@@ -181,8 +181,8 @@ struct KeySlot {
   i64 slot;
 };
 
-/// Where key `key` of the row list at `table_begin` lies, for those who look pages up apart from slots: its page's id (ragged stores are one
-/// page, 0), and its slot there.
+/// Where key `key` of the row list at `table_begin` lies, for those who look pages up apart from slots: its page's id (ragged stores are
+/// one page, 0), and its slot there.
 __device__ __forceinline__ i32 page_of(const abi::SegmentArg& segment, i64 table_begin, i32 key) {
   if (segment.page_size.divisor == 0) return 0;
   return segment.kv_indices[table_begin + divide(static_cast<u32>(key), segment.page_size)];

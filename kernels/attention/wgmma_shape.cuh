@@ -35,11 +35,11 @@ template <Config c, class Variant>
 struct WgmmaShape {
   static constexpr int kWarps = c.workers() / ptx::kWarp;  // that consume
   static constexpr int kStepKeys = c.kv_block;
-  static constexpr int kElement = bits(c.q_type) / 8;      // bytes, of the products' operands
-  static constexpr int kStored = bits(c.k_type) / 8;       // bytes, of K and V as they are brought
-  static constexpr bool kTransposes = kElement == 1;       // V
-  static constexpr bool kWidens = kStored < kElement;      // K and V
-  static constexpr int kQueryWarps = kTransposes ? 1 : 2;  // that bring Q
+  static constexpr int kElement = bits(c.q_type) / 8;                          // bytes, of the products' operands
+  static constexpr int kStored = bits(c.k_type) / 8;                           // bytes, of K and V as they are brought
+  static constexpr bool kTransposes = kElement == 1;                           // V
+  static constexpr bool kWidens = kStored < kElement;                          // K and V
+  static constexpr int kQueryWarps = kTransposes ? 1 : 2;                      // that bring Q
   static constexpr int kQueryPlaces = min(kQueryWarps, kWarps / kGroupWarps);  // that are full and empty on their own: a warpgroup's rows
   // Of 64 Ki a block: what producers give up, consumers take.
   static constexpr int kProducerRegisters = kTransposes || kWidens ? 40 : 24;

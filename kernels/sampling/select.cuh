@@ -1,8 +1,8 @@
 // Where a row's order is cut, exactly and in a bounded number of passes. A sample of the row gives a bracket of keys in which the cut
 // should lie. A pass adds up what is above the bracket and lists what is inside; then the cut is found in the list. Should the cut lie
-// elsewhere, or the list not hold all, the next pass takes the other side, or cuts the bracket into a thousand or two parts by a histogram. So at most
-// eight passes, and one where the sample was right.
-// The blocks of a cluster share a row: block 0 has the list, the sums of tiles and decides; the others add to its shared memory.
+// elsewhere, or the list not hold all, the next pass takes the other side, or cuts the bracket into a thousand or two parts by a histogram.
+// So at most eight passes, and one where the sample was right. The blocks of a cluster share a row: block 0 has the list, the sums of tiles
+// and decides; the others add to its shared memory.
 #pragma once
 
 #include "sampling/list.cuh"
@@ -55,7 +55,8 @@ struct Selector {
     S& s = own<S>();
     if (ptx::thread_idx() == 0) s.num_spilled = 0;
 #pragma unroll 1
-    for (int i = ptx::thread_idx(); i < reader.num_tiles(); i += kThreads) s.tile_mass[2 * i] = s.tile_mass[2 * i + 1] = s.tile_inside[i] = 0;
+    for (int i = ptx::thread_idx(); i < reader.num_tiles(); i += kThreads)
+      s.tile_mass[2 * i] = s.tile_mass[2 * i + 1] = s.tile_inside[i] = 0;
     sync_row();
     if (leader.bracket.histogram == 0) return;
     clear_histogram(s);
@@ -258,9 +259,7 @@ struct Selector {
   }
   static __device__ __forceinline__ bool is_long(float expected) { return expected > static_cast<float>(kListCapacity) * 0.85F; }
 
-  static __device__ __forceinline__ Bracket with_histogram(u32 low, u32 high) {
-    return {low, high, 1, shift_for<S>(high - low)};
-  }
+  static __device__ __forceinline__ Bracket with_histogram(u32 low, u32 high) { return {low, high, 1, shift_for<S>(high - low)}; }
 
   /// Block 0: the first bracket for the first `count` of the order, from the sample.
   __device__ __attribute__((noinline)) Bracket bracket_by_count(u64 count) {

@@ -186,8 +186,7 @@ std::string mma_refusal(const CudaRequest& request, int tile_class) {
     if (s.k_scale != ScaleGranularity::none) return "quantised K in two tensors";
     if ((s.head_dim_qk - s.head_dim_rope) * bits(s.k_dtype) / 8 % 128 != 0) return "K's first tensor must have rows of 128 bytes each";
   }
-  if (shape_of(request, tile_class).tile_rows == 0)
-    return "no tile fits the device's shared memory";
+  if (shape_of(request, tile_class).tile_rows == 0) return "no tile fits the device's shared memory";
   return {};
 }
 

@@ -65,8 +65,7 @@ abi::AttentionParams cuda_params(const ScheduleState& s, const CheckedArgs& args
       segment.num_entries = static_cast<std::int32_t>(std::min<std::int64_t>(std::ssize(data.kv_indices), INT32_MAX));
     segment.page_pos = data.page_pos.empty() ? nullptr : data.page_pos.data();
     segment.page_size = fast_divider(data.store.page_size);
-    if (maps && i < abi::kMaxMappedSegments)
-      segment.box_tokens = map_store(s.spec, data.store, s.tune.classes[kLarge], p.kv_maps[i]);
+    if (maps && i < abi::kMaxMappedSegments) segment.box_tokens = map_store(s.spec, data.store, s.tune.classes[kLarge], p.kv_maps[i]);
   }
   for (std::size_t i = 0; i < s.program.params.size(); ++i) {
     if (s.program.params[i].time != ParamTime::run) continue;

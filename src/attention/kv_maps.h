@@ -12,9 +12,9 @@
 
 namespace girih::attention {
 
-/// Describes the store for kernels with steps and items as `tune` has them: maps[0] K; maps[1] V, or the second part of K where V is K's; each an
-/// abi::TensorBox. Returns the keys of a box; 0 where the copy engine cannot take the store (strides that are not multiples of 16 bytes,
-/// pages of other than a multiple of 8 tokens).
+/// Describes the store for kernels with steps and items as `tune` has them: maps[0] K; maps[1] V, or the second part of K where V is K's;
+/// each an abi::TensorBox. Returns the keys of a box; 0 where the copy engine cannot take the store (strides that are not multiples of 16
+/// bytes, pages of other than a multiple of 8 tokens).
 int map_store(const AttentionSpec& spec, const KvStore& store, const ClassTune& tune, abi::TensorMap (&maps)[2]);
 
 /// The driver's form of boxes: encoded when first met and kept, as many as fit, so that the launches of a step need not.

@@ -47,8 +47,8 @@ std::uint64_t schedule_hash(const ScheduleState& s) {
                                  l.max_segments, l.max_groups, l.max_kv_len, l.max_param_bytes, l.max_qo_len, l.max_items, s.num_units,
                                  s.separate_classes, s.num_small_units, s.spec.sm_scale, s.tune.small_rows, s.tune.invariant_chunk);
   for (const ClassTune& c : s.tune.classes) {
-    text += fmt::format("|{},{},{},{},{},{},{},{}", c.tile_rows, c.kv_block, c.kv_align, c.cost_piece, c.cost_block, c.cost_block_row, c.gang,
-                        c.cost_part_row);
+    text += fmt::format("|{},{},{},{},{},{},{},{}", c.tile_rows, c.kv_block, c.kv_align, c.cost_piece, c.cost_block, c.cost_block_row,
+                        c.gang, c.cost_part_row);
   }
   return XXH3_64bits(text.data(), text.size());
 }

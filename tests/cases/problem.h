@@ -592,9 +592,9 @@ inline std::vector<ref::RowResult> reference(const Problem& p) {
 /// Output memory with gaps between rows and margins at both ends, all bytes 0xff at first.
 class Outputs {
  public:
-  bool bf16_weights = false;   // the kernel rounds weights to bf16
-  bool byte_scores = false;    // Q and K met as 8-bit floats
-  bool byte_weights = false;   // so did weights and V
+  bool bf16_weights = false;  // the kernel rounds weights to bf16
+  bool byte_scores = false;   // Q and K met as 8-bit floats
+  bool byte_weights = false;  // so did weights and V
   explicit Outputs(const Problem& p)
       : tokens_(p.num_tokens()), heads_(p.spec.num_qo_heads), dim_(p.spec.head_dim_vo), dtype_(p.spec.o_dtype) {
     const std::int64_t item = bits(dtype_) / 8;

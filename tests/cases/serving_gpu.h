@@ -166,7 +166,7 @@ class GpuServingTable {
 
   /// What chips without Hopper's instructions run: problems from above by the mma family.
   void add_mma() {
-    constexpr std::string_view kNames[] = {"prefill-causal-8192",          "prefill-full-8192",          "prefill-causal-8192-page16",
+    constexpr std::string_view kNames[] = {"prefill-causal-8192",          "prefill-full-8192",           "prefill-causal-8192-page16",
                                            "prefill-window1024-b4-8192",   "prefill-causal-8192-softcap", "prefill-causal-8192-alibi",
                                            "prefill-causal-8192-document", "prefill-full-b8-1024",        "prefill-packed-causal-8192",
                                            "prefill-causal-8192-sink",     "mla128-b64-kv5120",           "mla16-b64-kv5120"};

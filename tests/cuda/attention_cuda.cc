@@ -156,9 +156,9 @@ Schedule schedule_of(int arch, const Problem& p) {
 
 TEST_P(OlderChips, KernelsMatchTheReference) {
   GIRIH_NEEDS_GPU();
-  constexpr std::array<std::string_view, 9> kCases{"nhd_mixed",          "dim128_mixed",      "mla_one_decode_ps1",
-                                                   "kv_e4m3_head_nhd",   "kv_nvfp4_block_nhd", "custom_mask_run_mixed",
-                                                   "soft_cap_30_mixed",  "rope_mixed",         "fp8_paged"};
+  constexpr std::array<std::string_view, 9> kCases{"nhd_mixed",         "dim128_mixed",       "mla_one_decode_ps1",
+                                                   "kv_e4m3_head_nhd",  "kv_nvfp4_block_nhd", "custom_mask_run_mixed",
+                                                   "soft_cap_30_mixed", "rope_mixed",         "fp8_paged"};
   std::set<std::string_view> run_cases;
   std::vector<AttentionCase> all = all_cases();
   for (const AttentionCase& c : cases::fp8_query_cases()) all.push_back(c);
@@ -173,7 +173,8 @@ TEST_P(OlderChips, KernelsMatchTheReference) {
   EXPECT_EQ(run_cases.size(), kCases.size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Ptx, OlderChips, testing::Values(75, 80, 89), [](const auto& info) { return fmt::format("compute_{}", info.param); });
+INSTANTIATE_TEST_SUITE_P(Ptx, OlderChips, testing::Values(75, 80, 89),
+                         [](const auto& info) { return fmt::format("compute_{}", info.param); });
 
 /// Bits do not depend on what cannot matter.
 TEST(AttentionCudaInvariance, RepeatPlacementWorkspaceAndUnusedMemory) {

@@ -128,7 +128,8 @@ TEST(Ptx, BoxesAndWarpgroupProductsLieWhereTheEmulatorHasThem) {
     const auto products = static_cast<std::size_t>(ptx_check::product_words());
     for (std::size_t i = 0; i < got.size(); ++i) {
       const std::size_t words = products / (128 * kTypes.size());
-      if (draw > 2 && i >= products + ptx_check::kStoredWords / 2) continue;  // a warp's product of bytes: sm_90 widens it, and loses nothing
+      if (draw > 2 && i >= products + ptx_check::kStoredWords / 2)
+        continue;  // a warp's product of bytes: sm_90 widens it, and loses nothing
       if (i < products ? i / words % kTypes.size() != type : type != 2) continue;  // the other types' reading of these codes
       ASSERT_EQ(got[i], want[i]) << kTypes[type] << ", draw " << draw << ", thread " << i / (kTypes.size() * words) << ", word "
                                  << i % words;
