@@ -75,7 +75,8 @@ bool has_registers(const AttentionSpec& spec, Shape shape) {
 /// A level that many requests share, beside their own keys: both lists run at once where a block of each fits a multiprocessor. Fewer rows
 /// are bound by memory, for which whole tiles have more keys under way; more rows are bound by products, of which whole tiles do more.
 bool takes_half_tiles(const CudaRequest& request) {
-  if (!request.cascades || request.spec.batch_invariant) return false;
+  constexpr int kMostDims = 192;  // sums of 256 dims do not fit the 128 registers that the assembler takes two such blocks to have
+  if (!request.cascades || request.spec.batch_invariant || request.spec.head_dim_vo > kMostDims) return false;
   return request.max_rows > kGroupRows && request.max_rows <= kCascadeRows;
 }
 
