@@ -1,7 +1,7 @@
 // The CUDA attention kernels, as generated, under the emulator: planned for a made-up GPU of three multiprocessors, launched class by
 // class, compared with the reference. All cases run whose kernels tests/emulator/cases.h asks for: in order, then interleaved at random.
 // Built for sm_90 and, with fewer cases, for sm_75.
-// ctest: emulated-kernels emulated-arch=75 shards=4 timeout=600
+// ctest: emulated-kernels emulated-arch=75 shards=4 timeout=1200
 #include <gtest/gtest.h>
 
 #include <algorithm>
