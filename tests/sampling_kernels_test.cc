@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulator/emulator.h"
+#include "emulator/sampling_rows.h"
 #include "girih/sampling.h"
 #include "sampling/check.h"
 #include "sampling/sample.cuh"
@@ -19,7 +20,12 @@
 namespace girih {
 namespace {
 
+using emulator::as_probs;
+using emulator::cpu;
+using emulator::kType;
 using emulator::launch;
+using emulator::near;
+using emulator::Rows;
 using sampling::Config;
 using sampling::RowKind;
 
@@ -27,59 +33,9 @@ constexpr Config kSmall{1024, 8192, 2, 1024};
 constexpr Config kLarge{8192, 16384, 4, 2048};
 constexpr int kSlots = 7;
 
-const Context& cpu() {
-  static const Context context(ContextOptions{.device = {}, .num_workers = 1});
-  return context;
-}
-
-template <typename T>
-constexpr DType kType = kSame<T, float> ? DType::f32
-                        : kSame<T, f16> ? DType::f16
-                                        : DType::bf16;
-
-template <typename T>
-struct Rows {
-  std::int64_t rows, vocab, row_stride, stride;
-  std::vector<T> memory;
-  Rows(std::int64_t r, std::int64_t v, std::int64_t gap = 0, std::int64_t step = 1)
-      : rows(r), vocab(v), row_stride(v * step + gap), stride(step), memory(static_cast<std::size_t>(r * row_stride)) {}
-  void set(std::int64_t r, std::int64_t i, float x) { memory[static_cast<std::size_t>(r * row_stride + i * stride)] = from_f32<T>(x); }
-  float get(std::int64_t r, std::int64_t i) const { return to_f32(memory[static_cast<std::size_t>(r * row_stride + i * stride)]); }
-  TensorView view() { return TensorView(memory.data(), kType<T>, {rows, vocab}, {row_stride, stride}); }
-};
-
-/// Rows of every kind that has a way of its own: plain, all equal, two values, one peak, a heavy tail, mostly -inf, NaN and infinities.
 template <typename T>
 Rows<T> odd_rows(std::int64_t vocab, unsigned seed, std::int64_t gap = 0, std::int64_t step = 1) {
-  Rows<T> rows(9, vocab, gap, step);
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  for (std::int64_t i = 0; i < vocab; ++i) {
-    rows.set(0, i, 2 * normal(random));
-    rows.set(1, i, 0.5F);
-    rows.set(2, i, random() % 3 == 0 ? 1.0F : -1.0F);
-    rows.set(3, i, i == vocab / 2 ? 20.0F : normal(random));
-    rows.set(4, i, std::exp(3 * normal(random)));
-    rows.set(5, i, random() % 100 == 0 ? normal(random) : -kInfinity);
-    rows.set(6, i, random() % 50 == 0 ? NAN : random() % 2 == 0 ? 0.0F : -0.0F);
-    rows.set(7, i, random() % 2000 == 0 ? kInfinity : normal(random));
-    rows.set(8, i, -kInfinity);
-  }
-  return rows;
-}
-
-template <typename T>
-Rows<T> as_probs(Rows<T> rows) {
-  for (std::int64_t r = 0; r < rows.rows; ++r) {
-    double sum = 0;
-    for (std::int64_t i = 0; i < rows.vocab; ++i) {
-      const double x = std::exp(std::min(static_cast<double>(rows.get(r, i)), 30.0));
-      sum += std::isnan(x) ? 0 : x;
-    }
-    for (std::int64_t i = 0; i < rows.vocab; ++i)
-      rows.set(r, i, static_cast<float>(std::exp(std::min(static_cast<double>(rows.get(r, i)), 30.0)) / (sum > 0 ? sum : 1)));
-  }
-  return rows;
+  return emulator::odd_rows<T, 9>(vocab, seed, gap, step);
 }
 
 /// What sample() writes.
@@ -99,8 +55,6 @@ struct Results {
     args.top_logprobs = TensorView(top_logprobs.data(), DType::f32, {rows, std::ssize(top) / rows});
   }
 };
-
-bool near(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)) || std::fabs(a - b) <= 3e-6F * (1 + std::fabs(b)); }
 
 template <Config kConfig, typename T, sampling::Traits kTraits>
 void sample_kernel(abi::SampleParams p) {
@@ -159,33 +113,15 @@ void check_sample(SampleArgs args, int cluster, bool with_logprobs = false, std:
     ASSERT_TRUE(near(want.top_logprobs[i], got.top_logprobs[i])) << i << ": " << got.top_logprobs[i] << ", want " << want.top_logprobs[i];
 }
 
-struct Filters {
-  std::int64_t top_k;
-  float top_p, min_p;
-  bool joint;
-};
-constexpr Filters kFilters[] = {{0, 1, 0, false},        {1, 1, 0, false},       {50, 1, 0, false},        {3000, 1, 0, false},
-                                {0, 0.9F, 0, false},     {0, 0.3F, 0, false},    {0, 1, 0.1F, false},      {40, 0.8F, 0, false},
-                                {40, 0.8F, 0, true},     {5000, 0.6F, 0, false}, {5000, 0.6F, 0.2F, true}, {0, 0, 0, false},
-                                {0, 0.99F, 0.01F, false}};
-
 template <Config kConfig, typename T, bool kProbs>
 void check_filters(std::int64_t vocab, int cluster, std::int64_t gap, std::int64_t step, bool with_logprobs) {
   Rows<T> rows = odd_rows<T>(vocab, static_cast<unsigned>(vocab), gap, step);
   if (kProbs) rows = as_probs(rows);
   std::int64_t number = 0;
-  for (const Filters& f : kFilters) {
-    SampleArgs args;
-    args.input = rows.view();
-    args.top_k = f.top_k;
-    args.top_p = f.top_p;
-    args.min_p = f.min_p;
-    args.order = f.joint ? FilterOrder::joint : FilterOrder::top_k_first;
-    args.temperature = kProbs ? 1.0F : number % 3 == 2 ? 0.6F : 1.0F;
-    args.random = {.seed = 3, .offset = number++};
+  for (const emulator::Filters& f : emulator::kFilters) {
+    SampleArgs args = emulator::args_of<T, kProbs>(rows, f, number++);
     args.logprob_kind = number % 2 == 0 ? LogprobKind::filtered : LogprobKind::processed;
-    SCOPED_TRACE(testing::Message() << "vocab " << vocab << " cluster " << cluster << " k " << f.top_k << " p " << f.top_p << " min_p "
-                                    << f.min_p << (f.joint ? " joint" : "") << (kProbs ? " probs" : " logits"));
+    SCOPED_TRACE(emulator::describe(f, vocab, cluster, kProbs));
     check_sample<kConfig, T, kProbs>(args, cluster, with_logprobs, number % 4 == 1 ? 5 : 0);
     if (testing::Test::HasFatalFailure()) return;
   }

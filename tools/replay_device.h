@@ -1,6 +1,6 @@
 // The replay's attention on a CUDA device: twins of its buffers and pools, filled before a layer's work and fetched where results are
-// checked. Copies of inputs and results are not part of any figure; the work between is timed by the host's clock and by events. As in an
-// engine nothing waits between a plan's upload, a layer's append and its attention.
+// checked. Copies of inputs and results are not part of any figure; the work between is timed by the host's clock and by events. Nothing
+// waits between a layer's append and its attention; for a plan's upload the copies of inputs wait.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class ReplayDevice {
   /// Queues its attention; waits until both are done.
   void attend(int layer, std::size_t kind, const Schedule& schedule, const Plan& plan, AttentionArgs args);
   void wait();
-  /// Seconds between events before each append and after each attention since the last call.
+  /// Seconds between events before each append and after each attention since the last call: kernels, and what they wait for the host.
   double take_kernel_seconds();
 
  private:

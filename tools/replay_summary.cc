@@ -177,9 +177,8 @@ std::string summary_text(const ReplayResult& result, const ReplaySummary& s, con
                         share(s.beside.rope), share(s.beside.activation), share(s.beside.sampling));
   }
   if (s.kernel_seconds > 0) {
-    text +=
-        fmt::format("  on the GPU      kernels of append and run take {:.1f} % of the time of append, plan and run (run waits for both)\n",
-                    percent(s.kernel_seconds, s.attention_seconds));
+    text += fmt::format("  on the GPU      {:.1f} % of the time of append, plan and run lies between events around append and run\n",
+                        percent(s.kernel_seconds, s.attention_seconds));
   }
   text += fmt::format("  bandwidth       {:.2f} GB/s of {:.2f} measured reading memory\n", s.bytes_per_second / 1e9,
                       ceilings.read_bytes_per_second / 1e9);

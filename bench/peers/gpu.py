@@ -278,11 +278,11 @@ def main():
     rows = {row["case"]: row for row in results["rows"]}
     for row in results["rows"]:
         found, skipped = [], []
-        problem = rows.get(row["case"].removesuffix("-mma"))
-        if problem is not None and problem is not row:  # of another kernel family: the peers are those of the problem
+        problem = rows.get(row["case"].removesuffix("-mma"), row)
+        if problem is not row:  # of another kernel family: the peers are those of the problem
             found = [{**peer, "ratio": peer["seconds"] / row["seconds"]} for peer in problem["peers"]]
             skipped = problem.get("peers_skipped", [])
-        for version, peer in peers if problem is None or problem is row else []:
+        for version, peer in peers if problem is row else []:
             for kind, measure in peer.of(cases[row["case"]]):
                 name = f"{version} {kind}"
                 try:

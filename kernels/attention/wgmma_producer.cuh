@@ -33,8 +33,8 @@ struct ElementBits<1> {
 
 inline constexpr int kBoxWidth = kStackRow / 2;  // maps have elements of two bytes
 
-/// `rows` rows of kRow bytes by one warp, of which every lane has the place of one (null: zeros), into kStacks stacks. Several turns at
-/// once wait for each other less, and hold more addresses.
+/// `rows` rows of kRow bytes by one warp, of which every lane has the place of one (null: zeros), into kStacks stacks: a multiple of
+/// 4 kTurns rows. Several turns at once wait for each other less, and hold more addresses.
 template <int kRow, int kStacks, int kStackBytes, int kTurns>
 __device__ __forceinline__ void copy_rows(u8* s_rows, const u8* g_row, int rows) {
   constexpr int kAtOnce = ptx::kWarp / 8;

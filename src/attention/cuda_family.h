@@ -11,6 +11,8 @@
 
 namespace girih::attention {
 
+inline constexpr std::int64_t kReservedPerBlock = 1024;  // shared memory that the driver takes of each block
+
 /// A family's choice for one tile class. Fields go into attention::Config (kernels/attention/config.cuh) by the same names.
 struct CudaTile {
   ClassTune tune;  // tile_rows and kv_block, and what they cost

@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kDecodeRows = 16;
 constexpr int kMaxDim = 256;
-constexpr std::int64_t kReservedPerBlock = 1024;  // shared memory that the driver takes of each block
 
 /// A row of shared memory: SharedRows::kStride.
 std::int64_t row_stride(std::int64_t row_bytes) {

@@ -17,8 +17,7 @@ constexpr int kTileRows = 2 * kGroupRows;
 constexpr int kProducers = 128;
 constexpr int kWideners = 128;  // producers more where K and V are widened
 constexpr int kGroupThreads = 128;
-constexpr std::int64_t kReservedPerBlock = 1024;  // shared memory that the driver takes of each block
-constexpr std::int64_t kStackRow = 128;           // bytes of a row of shared memory
+constexpr std::int64_t kStackRow = 128;  // bytes of a row of shared memory
 
 struct Shape {
   int step = 0;          // keys
