@@ -24,6 +24,7 @@ struct ModelPreset {
   std::int64_t windows[2] = {0, 0};  ///< keys visible including self in even and odd layers; 0 = all
   float soft_cap = 0;                ///< 0 = none
   bool sinks = false;                ///< a learned logit per query head
+  int num_layers = 32;
 
   // What is beside attention, for --full-step.
   std::int64_t hidden_size = 4096;

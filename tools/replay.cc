@@ -111,6 +111,7 @@ struct Command {
   std::string backend = "cpu";
   bool no_sharing = false;
   bool quiet = false;
+  int num_layers = 0;  // 0: not given
   ReplayOptions options;
 
   int run();
@@ -144,9 +145,10 @@ int Command::run() {
     throw Error(Code::invalid_argument,
                 fmt::format("replay: --dtype {} is no KV type; one of f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4", dtype));
   }
-  if (options.page_size < 1 || options.num_layers < 1) {
-    throw Error(Code::invalid_argument, "replay: --page-size and --layers must be at least 1");
-  }
+  if (options.page_size < 1)
+    throw Error(Code::invalid_argument, fmt::format("replay: --page-size {} must be at least 1", options.page_size));
+  const bool on_gpu = backend == "cuda";
+  options.num_layers = num_layers > 0 ? num_layers : on_gpu ? options.model.num_layers : 1;
   options.pool_tokens = pool_tokens(pool, options);
   options.digests = !results_file.empty() || !compare_file.empty();
   const bool built_in = trace.empty();
@@ -155,7 +157,6 @@ int Command::run() {
   options.max_output = max_output >= 0 ? max_output : built_in ? kBuiltInMaxOutput : 0;
   const Trace requests = built_in ? built_in_trace(options.limit > 0 ? options.limit : kBuiltInRequests, options.seed) : read_trace(trace);
 
-  const bool on_gpu = backend == "cuda";
   if (on_gpu && (workers != 0 || !cpus.empty() || target != "best"))
     throw Error(Code::invalid_argument, "replay: --backend cuda takes no --workers, --cpus or --target");
   const Context context = on_gpu ? Context({.device = {DeviceKind::cuda, 0}})
@@ -215,9 +216,9 @@ void add_engine_options(CLI::App& app, Command& command) {
   for (const ModelPreset& preset : model_presets()) presets += fmt::format("\n  {} ({})", preset.name, preset.note);
   app.add_option("--model", command.model, presets)->capture_default_str();
   app.add_option("--dtype", command.dtype, "KV type: f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4")->capture_default_str();
-  app.add_option("--layers", options.num_layers, "Attention layers, each with its own pool")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  app.add_option("--layers", command.num_layers,
+                 "Attention layers, each with its own pool, one plan for all [on the CPU 1, on a GPU as many as the model has]")
+      ->check(CLI::PositiveNumber);
   app.add_option("--token-budget", options.token_budget, "Query tokens a step")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--max-batch", options.max_batch, "Running requests")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--kv-pool", command.pool,

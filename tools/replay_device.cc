@@ -22,20 +22,18 @@ std::int64_t scale_bytes(const KvStore& store, const KvScales& scales) {
 
 }  // namespace
 
-ReplayDevice::ReplayDevice(const Context& context, const std::vector<LayerPool>& pools, std::int64_t workspace_bytes,
+ReplayDevice::ReplayDevice(const Context& context, const LayerPool& pool, int num_layers, std::int64_t workspace_bytes,
                            std::span<const float> sinks)
     : context_(context),
       driver_(context.cuda().device->driver()),
       current_(*context.cuda().device),
       workspace_(context.cuda().device, std::max<std::int64_t>(workspace_bytes, 64)),
-      num_sinks_(std::ssize(sinks)),
-      begin_(driver_.create_event(true)),
-      end_(driver_.create_event(true)) {
-  for (const LayerPool& pool : pools) {
+      num_sinks_(std::ssize(sinks)) {
+  for (int layer = 0; layer < num_layers; ++layer) {
     Pool& twin = pools_.emplace_back();
     twin.store = pool.store();
-    copy_plane(pool.store().k, twin.store.k, twin.k, twin.k_scales, pool.store());
-    if (pool.store().v.data != nullptr) copy_plane(pool.store().v, twin.store.v, twin.v, twin.v_scales, pool.store());
+    make_plane(pool.store().k, twin.store.k, twin.k, twin.k_scales, pool.store());
+    if (pool.store().v.data != nullptr) make_plane(pool.store().v, twin.store.v, twin.v, twin.v_scales, pool.store());
   }
   if (!sinks.empty()) {
     sinks_ = cuda::DeviceBuffer(context.cuda().device, std::ssize(sinks) * 4);
@@ -45,15 +43,19 @@ ReplayDevice::ReplayDevice(const Context& context, const std::vector<LayerPool>&
 }
 
 ReplayDevice::~ReplayDevice() {
-  driver_.destroy_event(begin_);
-  driver_.destroy_event(end_);
+  for (cuda::Event event : marks_) driver_.destroy_event(event);
 }
 
-void ReplayDevice::copy_plane(const KvPlane& host, KvPlane& plane, cuda::DeviceBuffer& data, cuda::DeviceBuffer& scales,
+void ReplayDevice::mark() {
+  if (num_marks_ == marks_.size()) marks_.push_back(driver_.create_event(true));
+  driver_.record(marks_[num_marks_++], nullptr);
+}
+
+void ReplayDevice::make_plane(const KvPlane& host, KvPlane& plane, cuda::DeviceBuffer& data, cuda::DeviceBuffer& scales,
                               const KvStore& store) {
   const std::int64_t size = host.page_byte_stride * store.num_pages;
   data = cuda::DeviceBuffer(context_.cuda().device, size);
-  driver_.copy_to_device(data.pointer(), host.data, size, nullptr);
+  driver_.fill(data.pointer(), 0, size, nullptr);
   plane.data = data.data();
   const std::int64_t scale_size = scale_bytes(store, host.scales);
   if (scale_size == 0) return;
@@ -66,9 +68,10 @@ void ReplayDevice::wait() { driver_.synchronize(nullptr); }
 
 void ReplayDevice::upload(std::size_t kind, const Plan& plan) { plans_[kind].upload(plan); }
 
-void ReplayDevice::set_tables(std::span<const std::span<const std::int32_t>> tables) {
+void ReplayDevice::set_tables(std::span<const std::span<const std::int32_t>> tables, std::span<const std::int32_t> slots) {
   std::vector<std::int32_t> all;
   for (const auto& table : tables) all.insert(all.end(), table.begin(), table.end());
+  all.insert(all.end(), slots.begin(), slots.end());
   const std::int64_t size = std::max<std::int64_t>(std::ssize(all) * 4, 4);
   if (tables_.bytes() < size) tables_ = cuda::DeviceBuffer(context_.cuda().device, 2 * size);
   driver_.copy_to_device(tables_.pointer(), all.data(), std::ssize(all) * 4, nullptr);
@@ -79,6 +82,7 @@ void ReplayDevice::set_tables(std::span<const std::span<const std::int32_t>> tab
     segment_tables_.emplace_back(at, table.size());
     at += table.size();
   }
+  slots_ = TensorView(const_cast<std::int32_t*>(at), DType::i32, {std::ssize(slots)}, context_.device());
 }
 
 cuda::DeviceBuffer& ReplayDevice::memory_of(const TensorView& host) {
@@ -103,6 +107,11 @@ void ReplayDevice::put(const TensorView& host) {
   wait();
 }
 
+void ReplayDevice::poison(const TensorView& host) {
+  driver_.fill(memory_of(host).pointer(), 0xFF, size_of(host), nullptr);
+  wait();
+}
+
 void ReplayDevice::fetch(const TensorView& host) {
   driver_.copy_to_host(host.data, memory_of(host).pointer(), size_of(host), nullptr);
   wait();
@@ -120,20 +129,17 @@ void ReplayDevice::fetch_pool(int layer, const LayerPool& pool) {
 }
 
 void ReplayDevice::warm_up(const TensorView& k, const TensorView& v) {
-  const std::vector<std::int64_t> indptr{0, 1}, one{1};
-  const std::vector<std::int32_t> page{0};
-  AppendBatch batch;
-  batch.append_indptr = indptr;
-  batch.kv_len = one;
-  batch.kv_indices = page;
-  batch.kv_indptr = indptr;
-  append(0, batch, k, v);
+  const std::vector<std::int32_t> slot{0};
+  set_tables({}, slot);
+  append(0, k, v);
   wait();
+  take_seconds();
 }
 
-void ReplayDevice::append(int layer, const AppendBatch& batch, const TensorView& k, const TensorView& v) {
-  driver_.record(begin_, nullptr);
-  girih::append(context_, pools_[static_cast<std::size_t>(layer)].store, batch, twin(k), {}, twin(v));
+void ReplayDevice::append(int layer, const TensorView& k, const TensorView& v) {
+  if (num_marks_ == 0) mark();
+  girih::append(context_, pools_[static_cast<std::size_t>(layer)].store, AppendTable{.slots = slots_}, twin(k), {}, twin(v));
+  mark();
 }
 
 void ReplayDevice::attend(int layer, std::size_t kind, const Schedule& schedule, const Plan& plan, AttentionArgs args) {
@@ -152,11 +158,16 @@ void ReplayDevice::attend(int layer, std::size_t kind, const Schedule& schedule,
   args.workspace = {static_cast<std::byte*>(workspace_.data()), static_cast<std::size_t>(workspace_.bytes())};
   args.device_plan = &plans_[kind];
   girih::run(context_, schedule, plan, args);
-  driver_.record(end_, nullptr);
-  wait();
-  kernel_seconds_ += driver_.elapsed_seconds(begin_, end_);
+  mark();
 }
 
-double ReplayDevice::take_kernel_seconds() { return std::exchange(kernel_seconds_, 0.0); }
+ReplayDevice::Seconds ReplayDevice::take_seconds() {
+  Seconds seconds;
+  for (std::size_t i = 1; i < num_marks_; ++i) {
+    (i % 2 == 1 ? seconds.append : seconds.attend) += driver_.elapsed_seconds(marks_[i - 1], marks_[i]);
+  }
+  num_marks_ = 0;
+  return seconds;
+}
 
 }  // namespace girih::tools

@@ -71,19 +71,23 @@ class Replayer {
 
   bool step();
   void wait_for_arrival() const;
-  void fill_keys(int layer);
-  void fill_queries(int layer);
-  void put_rows(int layer);
-  void append_keys(int layer);
+  void fill_keys();
+  void fill_queries();
+  void put_rows();
   void begin_layers();
   std::int64_t num_yielding() const;
+  void run_layers(StepRecord& record, std::vector<VerifySample>& samples);
+  void run_layers_on_device(StepRecord& record, std::vector<VerifySample>& samples);
+  AttentionArgs attention_args(int layer);
   void attend(int layer);
+  bool is_checked(int layer, const std::vector<VerifySample>& samples) const;
   TensorView key_rows() const;
   TensorView value_rows() const;
   TensorView query_rows() const;
   TensorView output_rows() const;
   TensorView lse_rows() const;
   std::vector<VerifySample> choose_samples();
+  const LayerPool& host_pool(int layer) const { return pools_[device_ ? 0 : static_cast<std::size_t>(layer)]; }
   void check_layer(int layer, std::vector<VerifySample>& samples);
   void account(StepRecord& record);
   void keep_picture(const StepRecord& record);
@@ -101,8 +105,8 @@ class Replayer {
   std::vector<Kind> kinds_;
   AttentionSpec spec_;  // of the first kind: shapes and types are those of all
   std::unique_ptr<Scheduler> scheduler_;
-  std::vector<LayerPool> pools_;
-  std::unique_ptr<ReplayDevice> device_;   // where the context is on a GPU: pools_ then hold what was fetched last
+  std::vector<LayerPool> pools_;           // a layer's each; where there is a device_, one: the layer's that was fetched last
+  std::unique_ptr<ReplayDevice> device_;   // where the context is on a GPU
   std::unique_ptr<LayerOperators> layer_;  // of full steps
   std::unique_ptr<Verifier> verifier_;
   std::unique_ptr<DigestTable> digests_;
@@ -160,7 +164,9 @@ Replayer::Replayer(const Context& context, const Trace& trace, const ReplayOptio
   result_.num_units = kinds_.front().schedule.num_units();
   result_.kv_token_bytes = kv_bytes_per_token(spec_);
   result_.pool_bytes = result_.kv_token_bytes * result_.num_pages * options.page_size * options.num_layers;
-  for (int layer = 0; layer < options.num_layers; ++layer) pools_.emplace_back(spec_, result_.num_pages, options.page_size);
+  const bool on_gpu = context.device().kind == DeviceKind::cuda;
+  const int num_host_pools = on_gpu ? 1 : options.num_layers;
+  for (int i = 0; i < num_host_pools; ++i) pools_.emplace_back(spec_, result_.num_pages, options.page_size);
   if (options.model.sinks) {
     for (int head = 0; head < spec_.num_qo_heads; ++head) sinks_.push_back(static_cast<float>(random_() >> 40) * 0x1.0p-23F - 1.0F);
   }
@@ -171,8 +177,15 @@ Replayer::Replayer(const Context& context, const Trace& trace, const ReplayOptio
   k_ = Buffer(tokens * row_bytes(spec_.num_kv_heads, spec_.head_dim_qk));
   v_ = Buffer(tokens * row_bytes(spec_.num_kv_heads, spec_.head_dim_vo));
   workspace_ = Buffer(result_.workspace_bytes);
-  if (context.device().kind == DeviceKind::cuda) {
-    device_ = std::make_unique<ReplayDevice>(context, pools_, result_.workspace_bytes, sinks_);
+  if (on_gpu) {
+    try {
+      device_ = std::make_unique<ReplayDevice>(context, pools_.front(), options.num_layers, result_.workspace_bytes, sinks_);
+    } catch (const Error& error) {
+      if (error.code() != Code::out_of_memory) throw;
+      throw Error(Code::out_of_memory, fmt::format("replay: pools of {} layers take {} bytes on the device ({}); give fewer --layers or a "
+                                                   "smaller --kv-pool",
+                                                   options.num_layers, result_.pool_bytes, error.what()));
+    }
     for (const Kind& kind : kinds_) device_->add_plan(kind.schedule);
     const TensorView k(k_.data(), rows_.dtype(), {1, spec_.num_kv_heads, spec_.head_dim_qk});
     const TensorView v(v_.data(), rows_.dtype(), {1, spec_.num_kv_heads, spec_.head_dim_vo});
@@ -194,7 +207,7 @@ void Replayer::wait_for_arrival() const {
   std::this_thread::sleep_for(std::chrono::duration<double>(std::clamp(left, 0.0, 0.05)));
 }
 
-void Replayer::fill_keys(int layer) {
+void Replayer::fill_keys() {
   const std::int64_t k_bytes = row_bytes(1, spec_.head_dim_qk);
   const std::int64_t v_bytes = row_bytes(1, spec_.head_dim_vo);
   std::byte* k = k_.data();
@@ -202,37 +215,42 @@ void Replayer::fill_keys(int layer) {
   for (const StepEntry& entry : entries_) {
     for (std::int64_t position = entry.begin; position < entry.kv_len(); ++position) {
       for (int head = 0; head < spec_.num_kv_heads; ++head, k += k_bytes) {
-        std::memcpy(k, rows_.row(RowKind::key, *entry.running, position, layer, head), k_bytes);
+        std::memcpy(k, rows_.row(RowKind::key, *entry.running, position, head), k_bytes);
         if (spec_.v_is_k) continue;
-        std::memcpy(v, rows_.row(RowKind::value, *entry.running, position, layer, head), v_bytes);
+        std::memcpy(v, rows_.row(RowKind::value, *entry.running, position, head), v_bytes);
         v += v_bytes;
       }
     }
   }
 }
 
-void Replayer::fill_queries(int layer) {
+void Replayer::fill_queries() {
   const std::int64_t q_bytes = row_bytes(1, spec_.head_dim_qk);
   std::byte* q = q_.data();
   for (const StepEntry& entry : entries_) {
     for (std::int64_t position = entry.begin; position < entry.kv_len(); ++position) {
       for (int head = 0; head < spec_.num_qo_heads; ++head, q += q_bytes) {
-        std::memcpy(q, rows_.row(RowKind::query, *entry.running, position, layer, head), q_bytes);
+        std::memcpy(q, rows_.row(RowKind::query, *entry.running, position, head), q_bytes);
       }
     }
   }
 }
 
-/// To the GPU, and NaN into its outputs where they are checked.
-void Replayer::put_rows(int layer) {
+/// To the GPU, with the tables that say where things are.
+void Replayer::put_rows() {
   device_->put(key_rows());
   device_->put(value_rows());
   device_->put(query_rows());
-  if (options_.verify > 0 || digests_) device_->put(output_rows());
-  if (layer > 0) return;
   std::vector<std::span<const std::int32_t>> tables;
   for (std::int64_t i = 0; i < batch_.num_segments(); ++i) tables.push_back(batch_.segment_indices(i));
-  device_->set_tables(tables);
+  std::vector<std::int32_t> slots;
+  for (const StepEntry& entry : entries_) {
+    for (std::int64_t position = entry.begin; position < entry.kv_len(); ++position) {
+      const std::int64_t page = entry.running->pages[static_cast<std::size_t>(position / options_.page_size)];
+      slots.push_back(static_cast<std::int32_t>(page * options_.page_size + position % options_.page_size));
+    }
+  }
+  device_->set_tables(tables, slots);
 }
 
 TensorView Replayer::key_rows() const {
@@ -250,11 +268,6 @@ TensorView Replayer::output_rows() const {
 }
 TensorView Replayer::lse_rows() const { return TensorView(lse_.data(), DType::f32, {batch_.num_tokens(), spec_.num_qo_heads}); }
 
-void Replayer::append_keys(int layer) {
-  if (device_) return device_->append(layer, batch_.append(), key_rows(), value_rows());
-  append(context_, pools_[layer].store(), batch_.append(), key_rows(), {}, value_rows());
-}
-
 /// Gives the operators beside attention the step's positions.
 void Replayer::begin_layers() {
   std::vector<std::int32_t> positions;
@@ -268,18 +281,22 @@ std::int64_t Replayer::num_yielding() const {
   return std::count_if(entries_.begin(), entries_.end(), [](const StepEntry& entry) { return entry.yields_token(); });
 }
 
-void Replayer::attend(int layer) {
-  const Kind& kind = kinds_[layer % kinds_.size()];
+AttentionArgs Replayer::attention_args(int layer) {
   segment_data_.clear();
   for (std::int64_t i = 0; i < batch_.num_segments(); ++i) {
-    segment_data_.push_back({.store = pools_[layer].store(), .kv_indices = batch_.segment_indices(i)});
+    segment_data_.push_back({.store = host_pool(layer).store(), .kv_indices = batch_.segment_indices(i)});
   }
   AttentionArgs args;
   args.q = query_rows();
   args.o = output_rows();
   args.lse = lse_rows();
   args.segments = segment_data_;
-  if (device_) return device_->attend(layer, static_cast<std::size_t>(layer) % kinds_.size(), kind.schedule, kind.plan, args);
+  return args;
+}
+
+void Replayer::attend(int layer) {
+  const Kind& kind = kinds_[layer % kinds_.size()];
+  AttentionArgs args = attention_args(layer);
   args.workspace = workspace_.span();
   ParamValue sinks{.name = "sinks"};
   sinks.array = TensorView(sinks_.data(), DType::f32, {std::ssize(sinks_)});
@@ -308,19 +325,23 @@ std::vector<VerifySample> Replayer::choose_samples() {
   return samples;
 }
 
+bool Replayer::is_checked(int layer, const std::vector<VerifySample>& samples) const {
+  return digests_ || std::any_of(samples.begin(), samples.end(), [layer](const VerifySample& s) { return s.layer == layer; });
+}
+
 void Replayer::check_layer(int layer, std::vector<VerifySample>& samples) {
+  if (!is_checked(layer, samples)) return;
   const Kind& kind = kinds_[layer % kinds_.size()];
-  const bool sampled = std::any_of(samples.begin(), samples.end(), [layer](const VerifySample& s) { return s.layer == layer; });
-  if (device_ && (sampled || digests_)) {
+  if (device_) {
     device_->fetch(output_rows());
     device_->fetch(lse_rows());
-    if (sampled) device_->fetch_pool(layer, pools_[layer]);
+    device_->fetch_pool(layer, pools_.front());
   }
   for (VerifySample& sample : samples) {
     if (sample.layer != layer) continue;
     const std::int64_t head_row = (static_cast<const std::byte*>(sample.o) - o_.data()) / row_bytes(1, spec_.head_dim_vo);
     std::memcpy(&sample.lse, lse_.data() + head_row * static_cast<std::int64_t>(sizeof(float)), sizeof(float));
-    verifier_->check(sample, spec_, kind.window, pools_[layer]);
+    verifier_->check(sample, spec_, kind.window, host_pool(layer));
   }
   if (!digests_) return;
   const std::byte* o = o_.data();
@@ -408,12 +429,57 @@ void Replayer::finish_step(const StepRecord& record) {
                   .total = std::ssize(result_.requests)});
 }
 
+void Replayer::run_layers(StepRecord& record, std::vector<VerifySample>& samples) {
+  for (int layer = 0; layer < options_.num_layers; ++layer) {
+    // NaN everywhere: a row that run() forgets cannot pass.
+    if (is_checked(layer, samples)) std::memset(o_.data(), 0xFF, o_.span().size());
+    const Clock::time_point append_start = Clock::now();
+    append(context_, pools_[layer].store(), batch_.append(), key_rows(), {}, value_rows());
+    record.append_seconds += seconds_since(append_start);
+    const Clock::time_point run_start = Clock::now();
+    attend(layer);
+    record.run_seconds += seconds_since(run_start);
+    if (layer_) layer_->run_layer(record.beside);
+    check_layer(layer, samples);
+  }
+}
+
+/// Layer behind layer; the host waits only at the end, and where results are checked or other operators are timed.
+void Replayer::run_layers_on_device(StepRecord& record, std::vector<VerifySample>& samples) {
+  for (int layer = 0; layer < options_.num_layers;) {
+    int end = layer + 1;  // the layers that go without a stop
+    while (!layer_ && end < options_.num_layers && !is_checked(end - 1, samples) && !is_checked(end, samples)) ++end;
+    if (is_checked(layer, samples)) {
+      device_->poison(output_rows());
+      device_->poison(lse_rows());
+    }
+    const Clock::time_point start = Clock::now();
+    for (; layer < end; ++layer) {
+      const std::size_t kind = static_cast<std::size_t>(layer) % kinds_.size();
+      device_->append(layer, key_rows(), value_rows());
+      device_->attend(layer, kind, kinds_[kind].schedule, kinds_[kind].plan, attention_args(layer));
+    }
+    record.queue_seconds += seconds_since(start);
+    device_->wait();
+    const double seconds = seconds_since(start);
+    const ReplayDevice::Seconds kernels = device_->take_seconds();
+    record.kernel_seconds += kernels.append + kernels.attend;
+    record.append_seconds += kernels.append;
+    record.run_seconds += seconds - kernels.append;
+    if (layer_) layer_->run_layer(record.beside);
+    check_layer(end - 1, samples);
+  }
+}
+
 /// False if there was nothing to do yet.
 bool Replayer::step() {
   entries_ = scheduler_->next(options_.real_time ? seconds_since(start_) : std::numeric_limits<double>::infinity());
   if (entries_.empty()) return false;
   StepRecord record;
   batch_.build(entries_, options_.page_size, cascade());
+  fill_keys();
+  fill_queries();
+  if (device_) put_rows();
   const Clock::time_point plan_start = Clock::now();
   for (std::size_t kind = 0; kind < kinds_.size(); ++kind) {
     kinds_[kind].plan.update(batch_.batch());
@@ -422,23 +488,8 @@ bool Replayer::step() {
   record.plan_seconds = seconds_since(plan_start);
   if (layer_) begin_layers();
   std::vector<VerifySample> samples = choose_samples();
-  for (int layer = 0; layer < options_.num_layers; ++layer) {
-    fill_keys(layer);
-    fill_queries(layer);
-    // NaN everywhere: a row that run() forgets cannot pass.
-    if (options_.verify > 0 || digests_) std::memset(o_.data(), 0xFF, o_.span().size());
-    if (device_) put_rows(layer);
-    const Clock::time_point append_start = Clock::now();
-    append_keys(layer);
-    record.append_seconds += seconds_since(append_start);
-    const Clock::time_point run_start = Clock::now();
-    attend(layer);
-    record.run_seconds += seconds_since(run_start);
-    if (layer_) layer_->run_layer(record.beside);
-    check_layer(layer, samples);
-  }
+  device_ ? run_layers_on_device(record, samples) : run_layers(record, samples);
   if (layer_) layer_->sample_tokens(num_yielding(), record.beside);
-  if (device_) record.kernel_seconds = device_->take_kernel_seconds();
   account(record);
   keep_picture(record);
   finish_step(record);

@@ -26,7 +26,7 @@ namespace girih::tools {
 struct ReplayOptions {
   ModelPreset model{};
   DType kv_dtype = DType::bf16;
-  int num_layers = 1;
+  int num_layers = 1;  ///< each with a pool of its own; all are given the same rows
   std::int64_t page_size = 16;
   std::int64_t token_budget = 2048;
   std::int64_t max_batch = 64;
@@ -48,8 +48,10 @@ struct ReplayOptions {
 inline constexpr std::int64_t kDefaultPoolTokens = 131072;
 
 struct StepRecord {
+  /// On the host's clock. On a GPU append's are its kernels' by events, and run's what is left until the last layer is done.
   double append_seconds = 0, plan_seconds = 0, run_seconds = 0;
-  double kernel_seconds = 0;  ///< of append and run, by the GPU's events; 0 on the CPU
+  double kernel_seconds = 0;  ///< on a GPU: of append and run, by events between them
+  double queue_seconds = 0;   ///< on a GPU: what it took the host to queue them
   std::int64_t prefill_requests = 0, decode_requests = 0;
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
   std::int64_t segments = 0;

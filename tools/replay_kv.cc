@@ -98,7 +98,7 @@ RandomRows::RandomRows(DType dtype, std::uint64_t seed) : dtype_(dtype), seed_(m
   }
 }
 
-const std::byte* RandomRows::row(RowKind kind, const RunningRequest& running, std::int64_t position, int layer, int head) const {
+const std::byte* RandomRows::row(RowKind kind, const RunningRequest& running, std::int64_t position, int head) const {
   const TraceRequest& request = *running.request;
   const std::int64_t block = position / kPrefixBlock;
   const bool whole_block = (block + 1) * kPrefixBlock <= request.input_length && block < std::ssize(request.hash_ids);
@@ -106,7 +106,7 @@ const std::byte* RandomRows::row(RowKind kind, const RunningRequest& running, st
   const std::uint64_t content = shared ? static_cast<std::uint64_t>(request.hash_ids[block]) : ~static_cast<std::uint64_t>(running.index);
   std::uint64_t h = mix(content ^ seed_);
   h = mix(h ^ static_cast<std::uint64_t>(position));
-  h = mix(h ^ (static_cast<std::uint64_t>(layer) << 32) ^ (static_cast<std::uint64_t>(head) << 2) ^ static_cast<std::uint64_t>(kind));
+  h = mix(h ^ (static_cast<std::uint64_t>(head) << 2) ^ static_cast<std::uint64_t>(kind));
   return table_.data() + bytes(dtype_, static_cast<std::int64_t>(h % kTableSize));
 }
 

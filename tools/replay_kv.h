@@ -1,5 +1,6 @@
 // What a replay computes on: random rows, and one KV pool per layer. A row is a function of what the token is (its request, or the prefix
-// block that several requests share), its position, layer and head, so that runs with and without sharing hold the same values.
+// block that several requests share), its position and head, so that runs with and without sharing hold the same values. Layers are given
+// the same rows: made once a step, however many layers a model has.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +48,7 @@ class RandomRows {
   DType dtype() const { return dtype_; }
   /// `width` elements, at most kMaxWidth, of the token at `position` of a request. Keys and values of whole shared blocks depend on the
   /// block's hash id in place of the request.
-  const std::byte* row(RowKind kind, const RunningRequest& running, std::int64_t position, int layer, int head) const;
+  const std::byte* row(RowKind kind, const RunningRequest& running, std::int64_t position, int head) const;
   static constexpr std::int64_t kMaxWidth = 1024;
 
  private:

@@ -30,6 +30,7 @@ ReplaySummary summarise(const ReplayResult& result, const MachineCeilings& ceili
     s.plan_seconds += step.plan_seconds;
     s.run_seconds += step.run_seconds;
     s.kernel_seconds += step.kernel_seconds;
+    s.queue_seconds += step.queue_seconds;
     s.beside += step.beside;
     s.prefill_tokens += step.prefill_tokens;
     s.decode_tokens += step.decode_tokens;
@@ -177,8 +178,9 @@ std::string summary_text(const ReplayResult& result, const ReplaySummary& s, con
                         share(s.beside.rope), share(s.beside.activation), share(s.beside.sampling));
   }
   if (s.kernel_seconds > 0) {
-    text += fmt::format("  on the GPU      {:.1f} % of the time of append, plan and run lies between events around append and run\n",
-                        percent(s.kernel_seconds, s.attention_seconds));
+    text += fmt::format(
+        "  on the GPU      kernels of append and run take {:.1f} % of the time of append, plan and run; the host queues them in {:.1f} %\n",
+        percent(s.kernel_seconds, s.attention_seconds), percent(s.queue_seconds, s.attention_seconds));
   }
   text += fmt::format("  bandwidth       {:.2f} GB/s of {:.2f} measured reading memory\n", s.bytes_per_second / 1e9,
                       ceilings.read_bytes_per_second / 1e9);
@@ -231,6 +233,7 @@ nlohmann::ordered_json steps_json(const ReplayResult& result) {
                      {"plan_seconds", step.plan_seconds},
                      {"run_seconds", step.run_seconds},
                      {"kernel_seconds", step.kernel_seconds},
+                     {"queue_seconds", step.queue_seconds},
                      {"prefill_requests", step.prefill_requests},
                      {"decode_requests", step.decode_requests},
                      {"prefill_tokens", step.prefill_tokens},

@@ -25,6 +25,7 @@ struct ReplaySummary {
   double append_seconds = 0, plan_seconds = 0, run_seconds = 0;
   LayerSeconds beside{};      ///< of full steps
   double kernel_seconds = 0;  ///< on a GPU: of append and run, by its events
+  double queue_seconds = 0;   ///< on a GPU: of the host, queueing them
   std::int64_t prefill_tokens = 0, decode_tokens = 0;
   double prefill_rate = 0, decode_rate = 0;  ///< tokens per second of steps
   Percentiles step_seconds, decode_step_seconds, token_gap_seconds, plan_seconds_per_step;

@@ -56,7 +56,7 @@ double Verifier::stored_ratio(const VerifySample& sample, const AttentionSpec& s
   const std::int64_t token = position % page_size_;
   double worst = 0;
   const auto compare = [&](RowKind kind, DType dtype, int width) {
-    const std::byte* appended = rows_.row(kind, running, position, sample.layer, kv_head);
+    const std::byte* appended = rows_.row(kind, running, position, kv_head);
     double largest = 0;
     for (int d = 0; d < width; ++d) largest = std::max(largest, std::abs(element(appended, rows_.dtype(), d)));
     const StoredTolerance tolerance = stored_tolerance(dtype);
