@@ -9,6 +9,7 @@ import ast
 import functools
 import inspect
 import linecache
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -119,7 +120,7 @@ def _place_of(function: Callable[..., Any], trace: types.TracebackType | None) -
 
 def _place_in(code: types.CodeType, trace: types.TracebackType) -> _Place:
     line, end_line, column, end_column = trace.tb_lineno, None, None, None
-    if hasattr(code, "co_positions"):  # Python 3.11
+    if sys.version_info >= (3, 11):
         for i, position in enumerate(code.co_positions()):
             if i == trace.tb_lasti // 2:
                 line, end_line, column, end_column = position[0] or line, position[1], position[2], position[3]
