@@ -323,6 +323,8 @@ TEST(AttentionKernels, FewRowsHaveAKernelOfTheirOwn) {
   const attention::CudaKernels more = choose_rows(llama(), 9);
   EXPECT_TRUE(few.classes[0].name.ends_with("_mma_decode8")) << few.classes[0].name;
   EXPECT_EQ(few.tune.small_rows, 8);
+  EXPECT_EQ(few.classes[0].tile_rows, 8);
+  EXPECT_GT(few.classes[1].tile_rows, more.classes[0].tile_rows) << "by which a warm-up knows what takes longest";
   EXPECT_TRUE(more.classes[0].name.ends_with("_mma_decode")) << more.classes[0].name;
   EXPECT_EQ(more.tune.small_rows, 16);
   EXPECT_EQ(few.classes[1].source, more.classes[1].source);

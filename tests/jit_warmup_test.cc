@@ -90,6 +90,20 @@ TEST_F(JitWarmup, ProgressMayStopIt) {
   EXPECT_EQ(jit.stats().compiled, 2);
 }
 
+TEST_F(JitWarmup, TheHeaviestComesFirst) {
+  JitOptions o = options();
+  o.max_threads = 1;
+  Jit jit(o, "sm_80");
+  std::vector<KernelSource> list = kernels(4);
+  list[1].weight = 128;
+  list[2].weight = 16;
+  std::vector<std::string> names;
+  jit.warmup(list, [&](const WarmupProgress& progress) {
+    if (!progress.name.empty()) names.emplace_back(progress.name);
+  });
+  EXPECT_EQ(names, (std::vector<std::string>{"add_1", "add_2", "add_0", "add_3"})) << "equal weights in the order given";
+}
+
 TEST_F(JitWarmup, NothingToDo) {
   Jit jit(options(), "sm_80");
   int calls = 0;

@@ -116,7 +116,7 @@ std::vector<AttentionSpec> specs_of(const KernelOptions& o) {
 std::vector<WantedKernel> kernels_of_spec(const AttentionSpec& spec, const Target& target, const std::string& family) {
   std::vector<WantedKernel> wanted;
   for (const attention::CudaKernel& kernel : attention::cuda_kernels_of(spec, cuda::example_device(target.arch), family)) {
-    wanted.push_back({.source = {kernel.name, kernel.source, target.name},
+    wanted.push_back({.source = {.name = kernel.name, .source = kernel.source, .target = target.name, .weight = kernel.tile_rows},
                       .family = kernel.family,
                       .num_threads = kernel.num_threads,
                       .blocks_per_sm = kernel.blocks_per_sm,

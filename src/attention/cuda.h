@@ -21,6 +21,7 @@ struct CudaKernel {
   std::string name;     // extern "C" entry, e.g. attention_32x8_d128_..._mma_decode
   std::string family;   // "floor", "mma", "wgmma"
   std::string source;   // about ten lines around one include
+  int tile_rows = 0;    // packed rows of a tile; the more, the more code
   int num_threads = 0;  // a block
   std::int64_t shared_bytes = 0;
   int blocks_per_sm = 1;        // what the grid is sized for; the kernel is compiled to fit

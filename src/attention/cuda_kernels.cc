@@ -62,6 +62,7 @@ CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, co
   CudaKernel kernel;
   kernel.name = fmt::format("{}_{}_{}", key, family.name, role);
   kernel.family = family.name;
+  kernel.tile_rows = tile.tune.tile_rows;
   kernel.num_threads = tile.threads;
   kernel.shared_bytes = tile.shared_bytes;
   kernel.blocks_per_sm = tile.blocks_per_sm;

@@ -15,7 +15,7 @@ void warmup(const Context& context, std::span<const AttentionSpec> specs, const 
   std::vector<jit::KernelSource> sources;
   for (const AttentionSpec& spec : specs) {
     for (const attention::CudaKernel& kernel : attention::cuda_kernels_of(spec, context.cuda().device->info())) {
-      sources.push_back({.name = kernel.name, .source = kernel.source, .target = ""});
+      sources.push_back({.name = kernel.name, .source = kernel.source, .target = "", .weight = kernel.tile_rows});
     }
   }
   context.cuda().jit->warmup(sources, progress);

@@ -18,6 +18,7 @@ struct KernelSource {
   std::string name;    // the extern "C" entry
   std::string source;  // about ten lines around an include of an embedded text
   std::string target;  // "sm_90a" (cubin) or "compute_75" (PTX, compiled by the driver); empty = what the Jit was made for
+  int weight = 0;      // how long it compiles, in units of the caller's: a warm-up begins with the heaviest
 };
 
 /// A kernel's cost on the device, as the assembler reports it. All zero for PTX, which the driver assembles.

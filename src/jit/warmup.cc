@@ -1,4 +1,5 @@
-// Jit::warmup(): distinct kernels over a few threads, as many as the memory that is free allows. The caller's thread works along.
+// Jit::warmup(): distinct kernels over a few threads, as many as the memory that is free allows, the heaviest first. The caller's thread
+// works along.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -115,6 +116,8 @@ void Jit::warmup(std::span<const KernelSource> kernels, const WarmupFn& progress
     Recipe next = recipe(kernel);
     if (seen.insert(next.hash()).second) recipes.push_back(std::move(next));
   }
+  // A long compilation that begins last would go on alone.
+  std::stable_sort(recipes.begin(), recipes.end(), [](const Recipe& a, const Recipe& b) { return a.kernel.weight > b.kernel.weight; });
   const int num_threads =
       warmup_threads(options().max_threads, std::ssize(recipes), static_cast<int>(cpu::usable_cpus().size()), available_bytes());
   Warmup(*this, std::move(recipes), progress).run(num_threads);
