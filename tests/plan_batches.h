@@ -138,7 +138,8 @@ inline void add_random_segment(Random& random, PlanBatch& b, int num_kv_heads, s
   const int layout = static_cast<int>(random.in(0, 3));  // ragged, CSR, strided, CSR with page_pos
   segment.page_size = layout == 0 ? kEndlessPage : random.in(1, 20);
   const std::int64_t rows_of_table = groups * segment.num_table_heads;
-  for (std::int64_t i = 0; i < rows_of_table; ++i) a.kv_len.push_back(random.one_in(5) ? 0 : random.in(0, random.one_in(3) ? 12 : max_len));
+  for (std::int64_t i = 0; i < rows_of_table; ++i)
+    a.kv_len.push_back(random.one_in(5) ? 0 : random.in(0, random.one_in(3) ? std::min<std::int64_t>(12, max_len) : max_len));
   std::int64_t entries = 0;
   if (layout == 2) {
     segment.table_stride = ceil_div(max_len, segment.page_size) + random.in(0, 2);

@@ -288,13 +288,21 @@ class PlanChecker {
       total += class_total;
       largest = std::max(largest, class_largest);
       // What contiguous stretches can promise at any size: a unit stops less than a piece short, and a cut repeats less than a piece.
-      if (begin < end) {
+      if (begin < end && uses_all_units()) {
         EXPECT_LE(class_largest, (class_total / (end - begin) + 3 * plan_.info.max_piece_cost) * 129 / 128 + 2);
       }
     }
     EXPECT_EQ(view_.header->class_unit_begin[attention::kNumClasses], state_.num_units);
     EXPECT_EQ(plan_.info.total_cost, total);
     EXPECT_EQ(plan_.info.max_unit_cost, largest);
+  }
+
+  /// No tuning asks for some of them to stay idle.
+  bool uses_all_units() const {
+    for (const attention::ClassTune& tune : state_.tune.classes) {
+      if (tune.gang > 1 || tune.cost_part_row > 0) return false;
+    }
+    return state_.cuda == nullptr;
   }
 
   const PlanState& plan_;
@@ -387,7 +395,7 @@ bool hulls_are_exact(const PlanState& plan) {
   return true;
 }
 
-PlanBatch random_batch(Random& random, int num_kv_heads, bool invariant, std::int64_t chunk) {
+PlanBatch random_batch(Random& random, int num_kv_heads, bool invariant, std::int64_t chunk, std::int64_t max_len = 150) {
   PlanBatch b;
   b.qo_indptr = {0};
   const std::int64_t requests = random.in(0, 6);
@@ -397,12 +405,35 @@ PlanBatch random_batch(Random& random, int num_kv_heads, bool invariant, std::in
   const std::int64_t segments = random.one_in(2) ? 1 : random.in(0, 3);
   b.arrays.reserve(static_cast<std::size_t>(segments));
   for (std::int64_t s = 0; s < segments; ++s) {
-    plan_test::add_random_segment(random, b, num_kv_heads, random.one_in(4) ? 150 : 40, invariant ? chunk : 1);
+    plan_test::add_random_segment(random, b, num_kv_heads, random.one_in(4) ? max_len : std::min<std::int64_t>(max_len, 40),
+                                  invariant ? chunk : 1);
   }
   if (random.one_in(3)) {
     for (std::int64_t r = 0; r < requests; ++r) b.q_pos.push_back(random.in(-5, 60));
   }
   return b;
+}
+
+/// Small tiles with what some kernels ask for: items that begin within steps, gangs, merges that cost.
+attention::Tune random_tune(Random& random) {
+  attention::Tune tune = plan_test::small_tune();
+  for (attention::ClassTune& c : tune.classes) {
+    c.kv_align = c.kv_block >> random.in(0, 2);
+    c.gang = static_cast<int>(random.in(1, 3));
+    c.cost_part_row = random.one_in(2) ? random.in(0, 10) : 0;
+  }
+  return tune;
+}
+
+/// What kernels tell about their grids: units for whoever is free, blocks that make room for small tiles'.
+std::shared_ptr<const attention::CudaState> random_kernels(Random& random, const ScheduleState& state) {
+  auto cuda = std::make_shared<attention::CudaState>();
+  for (int c = 0; c < attention::kNumClasses; ++c) {
+    if (attention::class_units(state, c) % 2 != 0 || state.tune.classes[static_cast<std::size_t>(c)].gang > 1) continue;
+    if (random.one_in(2)) cuda->kernels.classes[static_cast<std::size_t>(c)].unit_turns = 2;
+    if (c == attention::kLarge) cuda->kernels.classes[static_cast<std::size_t>(c)].shares_sms = random.one_in(2);
+  }
+  return cuda;
 }
 
 class PlanProperties : public testing::TestWithParam<int> {};
@@ -419,13 +450,16 @@ TEST_P(PlanProperties, RandomBatches) {
     form.batch_invariant = random.one_in(3);
     form.variant.mask = mask.mask;
     // Tight limits: the bound on parts must hold for exactly these.
-    form.limits = {.max_tokens = 300, .max_requests = 8, .max_segments = 3, .max_groups = 200, .max_kv_len = 150};
+    const std::int64_t max_len = random.one_in(4) ? random.in(1, 10) : 150;
+    form.limits = {.max_tokens = 300, .max_requests = 8, .max_segments = 3, .max_groups = 200, .max_kv_len = max_len};
     if (!mask.exact) form.limits.max_items = 20000;  // masks with many holes
+    if (random.one_in(2)) form.tune = random_tune(random);
     const auto state = plan_test::make_schedule(form);
+    if (state->separate_classes && random.one_in(2)) state->cuda = random_kernels(random, *state);
     PlanState plan(state);
     for (int i = 0; i < 10; ++i) {
       SCOPED_TRACE(testing::Message() << mask.name << ", round " << round << ", batch " << i);
-      PlanBatch b = random_batch(random, form.num_kv_heads, form.batch_invariant, state->tune.invariant_chunk);
+      PlanBatch b = random_batch(random, form.num_kv_heads, form.batch_invariant, state->tune.invariant_chunk, max_len);
       variant::ParamTable params{};
       fill_params(random, state->program, b, params);
       make_plan(plan, b.batch());
@@ -445,6 +479,30 @@ TEST_P(PlanProperties, RandomBatches) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Masks, PlanProperties, testing::Range(0, static_cast<int>(mask_cases().size())));
+
+/// Items that begin within steps: keys that are one step at most may still be two items of a tile, which may be cut between them.
+TEST(Plan, BoundsOfItemsWithinAStep) {
+  Random random(13);
+  for (int round = 0; round < 100; ++round) {
+    ScheduleForm form;
+    form.num_units = static_cast<int>(random.in(2, 12));
+    form.num_small_units = 1;
+    form.variant.mask = (kv_pos() <= q_pos()) & (variants::first_tokens(1) | (q_pos() - kv_pos() < 2));
+    form.limits = {.max_tokens = 80, .max_requests = 4, .max_segments = 1, .max_groups = 4, .max_kv_len = random.in(1, 8)};
+    form.tune = plan_test::small_tune();
+    form.tune.classes[attention::kSmall].kv_block = 8;
+    form.tune.classes[attention::kLarge].kv_align = 1;
+    const auto state = plan_test::make_schedule(form);
+    PlanState plan(state);
+    std::vector<std::int64_t> kv_len;
+    for (int r = 0; r < 4; ++r) kv_len.push_back(random.in(0, form.limits.max_kv_len));
+    PlanBatch b = plan_test::simple_batch({20, 20, 20, 20}, kv_len);
+    for (const std::int64_t len : kv_len) b.q_pos.push_back(len - random.in(0, 3));
+    make_plan(plan, b.batch());
+    PlanChecker(plan, b, variant::ParamTable{}).check(true);
+    if (testing::Test::HasFailure()) FAIL() << "round " << round;
+  }
+}
 
 TEST(Plan, SingleSegmentKeepsItsOwnBound) {
   Random random(7);

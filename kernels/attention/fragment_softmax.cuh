@@ -131,11 +131,13 @@ __device__ __forceinline__ void hide_masked(const typename Variant::Params& para
 }
 
 /// The mask over the 32 keys from `first` on, of which those from `end` on do not exist, for a row of the lane's own: bit i, key first + i
-/// is visible. All lanes of the warp together.
+/// is visible. All lanes of the warp together. `proven`: the plan says that all are (StepRange::all_visible), whatever the mask would say
+/// of them: so it is in segments that are not masked.
 template <class Variant>
 __device__ __forceinline__ u32 visible_keys(const typename Variant::Params& params, const typename Variant::MaskRow& row,
-                                            const FragmentKeys& keys) {
+                                            const FragmentKeys& keys, bool proven) {
   const u32 exist = low_bits(keys.end - keys.first);
+  if (proven) return exist;
   if (!keys.list.page_positions) return exist & Variant::mask_word(params, row, keys.list.kv_pos + keys.first);
   const i64 own = keys.position(ptx::lane_idx());
   u32 visible = 0;

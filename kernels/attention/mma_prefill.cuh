@@ -182,7 +182,7 @@ class Prefill {
       const FragmentKeys keys = {range.positions, begin + part, range.end};
       u32 visible = ptx::kAllLanes;  // keys of the row that has the lane's number
       if (!all_visible) {
-        visible = part_visible(item, keys);
+        visible = part_visible(item, keys, range.all_visible(begin, Stream::kStepKeys));
         if (!ptx::any(visible != 0)) continue;
       }
       if (all_visible || (in_order && ptx::all(visible == ptx::kAllLanes))) {
@@ -196,12 +196,12 @@ class Prefill {
     advance(step_, parity_);
   }
 
-  /// Which keys of a part the row sees that has the lane's number.
-  __device__ __forceinline__ u32 part_visible(const abi::WorkItem& item, const FragmentKeys& keys) const {
+  /// Which keys of a part the row sees that has the lane's number. `proven`: all that exist.
+  __device__ __forceinline__ u32 part_visible(const abi::WorkItem& item, const FragmentKeys& keys, bool proven) const {
     if constexpr (!Variant::kHasMask) return low_bits(keys.end - keys.first);
     if constexpr (Variant::kHasMask) {
       const KeyList list = kKeepsPositions<Variant> ? keys.list : key_list(p_, item);
-      return visible_keys<Variant>(params_, mask_row(lane_ % Shape::kWarpRows), {list, keys.first, keys.end});
+      return visible_keys<Variant>(params_, mask_row(lane_ % Shape::kWarpRows), {list, keys.first, keys.end}, proven);
     }
   }
 

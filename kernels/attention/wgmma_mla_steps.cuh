@@ -292,15 +292,16 @@ class MlaSteps {
       hide_past_end<Variant>(s, range.end - begin);
     } else {
       const KeyList list = key_list(p_, item);
+      const bool proven = range.all_visible(begin, Shape::kRows);
       // A lane evaluates the mask of row lane % 16 over one of the two words of keys.
       const auto row = mask_row(item);
       u32 visible;
       if (list.page_positions) {
-        const u32 low = visible_keys<Variant>(params_, row, {list, begin, range.end});
-        const u32 high = visible_keys<Variant>(params_, row, {list, begin + 32, range.end});
+        const u32 low = visible_keys<Variant>(params_, row, {list, begin, range.end}, proven);
+        const u32 high = visible_keys<Variant>(params_, row, {list, begin + 32, range.end}, proven);
         visible = lane_ < 16 ? low : high;
       } else {
-        visible = visible_keys<Variant>(params_, row, {list, begin + lane_ / 16 * 32, range.end});
+        visible = visible_keys<Variant>(params_, row, {list, begin + lane_ / 16 * 32, range.end}, proven);
       }
 #pragma unroll
       for (int word = 0; word < 2; ++word) {

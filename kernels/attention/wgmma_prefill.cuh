@@ -355,6 +355,7 @@ class WgmmaPrefill {
       hide_past_end<Variant>(s, range.end - begin);
     } else {
       const KeyList list = kKeepsPositions<Variant> ? range.positions : key_list(p_, item);
+      const bool proven = range.all_visible(begin, c.kv_block);
       // A lane evaluates the mask of row lane % 16 over every other word of keys.
       u32 visible[(kWords + 1) / 2];
       const auto row = mask_row(lane_ % 16);
@@ -362,11 +363,11 @@ class WgmmaPrefill {
       for (int i = 0; i < (kWords + 1) / 2; ++i) {
         const int first = begin + 64 * i;
         if (list.page_positions) {
-          const u32 low = visible_keys<Variant>(params_, row, {list, first, range.end});
-          const u32 high = visible_keys<Variant>(params_, row, {list, first + 32, range.end});
+          const u32 low = visible_keys<Variant>(params_, row, {list, first, range.end}, proven);
+          const u32 high = visible_keys<Variant>(params_, row, {list, first + 32, range.end}, proven);
           visible[i] = lane_ < 16 ? low : high;
         } else {
-          visible[i] = visible_keys<Variant>(params_, row, {list, first + lane_ / 16 * 32, range.end});
+          visible[i] = visible_keys<Variant>(params_, row, {list, first + lane_ / 16 * 32, range.end}, proven);
         }
       }
 #pragma unroll

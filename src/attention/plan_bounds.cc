@@ -51,6 +51,12 @@ Extents extents_of(const ScheduleState& s) {
   return e;
 }
 
+/// The most keys of which no tile is ever cut: a step, or what a mask with holes makes an item of, which may begin within a step.
+int uncut_keys(const ScheduleState& s) {
+  const auto of = [&s](const ClassTune& tune) { return s.program.mask.empty() ? tune.kv_block : tune.align(s.spec.batch_invariant); };
+  return std::min(of(s.tune.classes[kSmall]), of(s.tune.classes[kLarge]));
+}
+
 std::int64_t worst_part_rows(const ScheduleState& s, const Extents& e) {
   const Wide rows = e.packed * e.heads;
   // Each cut makes one part more than the tile had.
@@ -58,8 +64,7 @@ std::int64_t worst_part_rows(const ScheduleState& s, const Extents& e) {
     if (e.segments > 1) return saturate(rows * e.segments * e.chunks);
     return e.chunks == 1 ? 0 : saturate(std::min(e.cut_rows, rows) * e.chunks);
   }
-  const int block = std::min(s.tune.classes[kSmall].kv_block, s.tune.classes[kLarge].kv_block);
-  const Wide extra = s.limits.max_kv_len > block ? e.cut_rows : 0;
+  const Wide extra = s.limits.max_kv_len > uncut_keys(s) ? e.cut_rows : 0;
   if (e.segments > 1) return saturate(rows * e.segments + extra);
   return saturate(extra == 0 ? 0 : std::min(2 * extra, rows + extra));
 }
@@ -67,10 +72,9 @@ std::int64_t worst_part_rows(const ScheduleState& s, const Extents& e) {
 std::int64_t worst_items(const ScheduleState& s, const Extents& e) {
   if (s.limits.max_items > 0) return s.limits.max_items;
   if (!s.separate_classes) return kMaxIndex;
-  const int block = std::min(s.tune.classes[kSmall].kv_block, s.tune.classes[kLarge].kv_block);
   Wide runs = e.chunks;
   if (!s.spec.batch_invariant && !s.program.mask.empty()) {
-    runs = std::min<Wide>(kDefaultRuns, std::max<std::int64_t>(ceil_div(s.limits.max_kv_len, block), 1));
+    runs = std::min<Wide>(kDefaultRuns, std::max<std::int64_t>(ceil_div(s.limits.max_kv_len, uncut_keys(s)), 1));
   }
   return saturate(e.tiles * e.heads * runs + s.num_units);  // a unit's end may make two items of one
 }

@@ -232,7 +232,13 @@ UnitShares shares_of(const Planner& p, const abi::Line& line, const ScheduleStat
   return {units, blocks, 0, enough ? kShare : 0};
 }
 
-/// Fills unit_ends and unit_costs of a list's units.
+std::int64_t cost_of(const abi::Line& line) {
+  std::int64_t cost = 0;
+  for (std::int32_t s = 0; s < line.num_strips; ++s) cost += line.strips[s].cost * line.strips[s].copies;
+  return cost;
+}
+
+/// Fills unit_ends and unit_costs of a list's units. A gang's lines are alike where all rows cost the same, else only nearly.
 void cut_line(Planner& p, const abi::Line& line, const ScheduleState& schedule, int list) {
   const int begin = class_unit_begin(schedule, list);
   const UnitShares shares = shares_of(p, line, schedule, list);
@@ -244,7 +250,7 @@ void cut_line(Planner& p, const abi::Line& line, const ScheduleState& schedule, 
     own.strips += member * strips;
     own.num_strips = strips;
     partition(own, shares,
-              {.total = p.total_cost[list] / p.gang,
+              {.total = p.gang == 1 ? p.total_cost[list] : cost_of(own),
                .max_piece = p.max_piece_cost[list],
                .min_step = p.min_step_cost[list],
                .num_tiles = p.num_tiles[list] / p.gang,

@@ -154,6 +154,13 @@ inline std::vector<AttentionCase> segment_cases() {
       cases.back().segments[0].masked = false;
     }
   }
+  // Keys that the mask would hide from all or some rows, in segments that are not masked: whole steps of them, and the last ones.
+  for (const std::int64_t shared : {190, 40, 333}) {
+    cases.push_back(cascade(fmt::format("cascade_unmasked_{}", shared), 2, mixed, Layout::nhd, variants::causal()));
+    cases.back().segments[0].masked = false;
+    cases.back().segments[0].kv_len = {shared};
+    cases.back().q_pos = {3, 0, -4, 100, 300};
+  }
   // Segments of different kinds side by side: a ragged part after a paged one.
   cases.push_back(cascade("cascade_paged_then_ragged", 2, mixed, Layout::nhd, variants::causal()));
   cases.back().segments[1].layout = Layout::ragged;

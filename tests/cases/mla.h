@@ -37,6 +37,11 @@ inline std::vector<AttentionCase> mla_cases() {
   all.back().edit = [](const Site& s, double x) {
     return s.plane == Plane::k && s.dim < 64 ? x * static_cast<double>(1 + s.index / 40 * 2) : x;
   };
+  // Keys behind their queries that are not masked.
+  add(16, 16, {"", {1, 4, 2, 20}, {100, 30, 200, 90}});
+  all.back().name = "mla_unmasked";
+  all.back().segments[0].masked = false;
+  all.back().q_pos = {5, -3, 60, 64};
   // A list of tokens for each query row, in no order, as sparse attention selects them.
   add(16, 1, {"", {5, 1, 3}, {}});
   AttentionCase& sparse = all.back();

@@ -592,13 +592,13 @@ inline std::vector<ref::RowResult> reference(const Problem& p) {
 /// Output memory with gaps between rows and margins at both ends, all bytes 0xff at first.
 class Outputs {
  public:
-  bool bf16_weights = false;  // the kernel rounds weights to bf16
-  bool byte_scores = false;   // Q and K met as 8-bit floats
-  bool byte_weights = false;  // so did weights and V
-  explicit Outputs(const Problem& p)
+  bool bf16_weights = false;                                // the kernel rounds weights to bf16
+  bool byte_scores = false;                                 // Q and K met as 8-bit floats
+  bool byte_weights = false;                                // so did weights and V
+  explicit Outputs(const Problem& p, std::int64_t gap = 5)  // elements between tokens' rows
       : tokens_(p.num_tokens()), heads_(p.spec.num_qo_heads), dim_(p.spec.head_dim_vo), dtype_(p.spec.o_dtype) {
     const std::int64_t item = bits(dtype_) / 8;
-    row_ = heads_ * dim_ + 5;
+    row_ = heads_ * dim_ + gap;
     o_bytes_.assign(static_cast<std::size_t>((tokens_ * row_ + 2 * kMargin) * item), std::byte{0xff});
     o = TensorView(o_bytes_.data() + kMargin * item, dtype_, {tokens_, heads_, dim_}, {row_, dim_, 1});
     if (p.spec.lse == LseKind::none) return;

@@ -78,13 +78,24 @@ inline TensorView on_device(TensorView t) {
   return t;
 }
 
-/// Plans the problem's batch and runs it, in the workspace given.
-inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_ptr<const attention::ScheduleState>& state,
-                                   const Entries& entries, std::uint64_t seed, std::span<std::byte> workspace) {
-  Plan plan{Schedule(state)};
-  plan.update(p.batch);
-  const auto* header = reinterpret_cast<const abi::PlanHeader*>(plan.blob().data());
-  cases::Outputs out(p);
+/// Where a run finds what the device plan and the caller have there.
+struct RunMemory {
+  const abi::PlanHeader* plan;
+  std::span<std::int32_t> counters;  // of units, then of merges
+  std::span<std::byte> workspace;
+};
+
+struct RunOrder {
+  std::uint64_t seed = 0;       // LaunchOptions::seed
+  bool large_first = false;     // which list's kernel goes first
+  std::int64_t output_gap = 5;  // elements between rows of the outputs
+};
+
+/// Runs the batch that `plan` holds.
+inline cases::Outputs run_planned(const cases::Problem& p, const Plan& plan, const Entries& entries, const RunMemory& memory,
+                                  const RunOrder& order) {
+  const attention::ScheduleState& state = *plan.state().schedule_state;
+  cases::Outputs out(p, order.output_gap);
   std::vector<ParamValue> params_on_device = p.run_params;
   for (ParamValue& value : params_on_device) value.array = on_device(value.array);
   const AttentionArgs args{.q = on_device(p.q),
@@ -93,28 +104,38 @@ inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_pt
                            .params = params_on_device,
                            .o = on_device(out.o),
                            .lse = on_device(out.lse),
-                           .workspace = workspace};
-  const attention::CheckedArgs checked = attention::check_args(*state, plan.state(), args);
-  std::vector<std::int32_t> counters(static_cast<std::size_t>(attention::kNumClasses + header->merges.count));
-  abi::AttentionParams params = attention::cuda_params(*state, checked);
-  params.plan = header;
-  params.next_unit = counters.data();
-  params.counters = counters.data() + attention::kNumClasses;
-  for (int c = 0; c < attention::kNumClasses; ++c) {
-    const int units = attention::class_units(*state, c);
-    if (units == 0) continue;
-    const attention::CudaKernel& kernel = state->cuda->kernels.classes[c];
+                           .workspace = memory.workspace};
+  const attention::CheckedArgs checked = attention::check_args(state, plan.state(), args);
+  abi::AttentionParams params = attention::cuda_params(state, checked);
+  params.plan = memory.plan;
+  params.next_unit = memory.counters.data();
+  params.counters = memory.counters.data() + attention::kNumClasses;
+  params.plan_bytes = static_cast<std::int32_t>(plan.blob().size());
+  for (int i = 0; i < attention::kNumClasses; ++i) {
+    const int c = order.large_first ? attention::kNumClasses - 1 - i : i;
+    if (attention::class_units(state, c) == 0) continue;
+    const attention::CudaKernel& kernel = state.cuda->kernels.classes[static_cast<std::size_t>(c)];
     out.bf16_weights = out.bf16_weights || kernel.family != "floor";
     cases::note_byte_products(p, kernel.family, kernel.source, out);
-    attention::set_class(*state, checked, c, params);
+    attention::set_class(state, checked, c, params);
     launch(entries[static_cast<std::size_t>(c)], params,
-           {.num_blocks = attention::class_blocks(*state, c),
+           {.num_blocks = attention::class_blocks(state, c),
             .num_threads = kernel.num_threads,
             .shared_bytes = kernel.shared_bytes,
-            .seed = seed});
+            .seed = order.seed});
   }
-  for (const std::int32_t counter : counters) EXPECT_EQ(counter, 0) << "a merge was not performed";
+  for (const std::int32_t counter : memory.counters) EXPECT_EQ(counter, 0) << "a merge was not performed";
   return out;
+}
+
+/// Plans the problem's batch and runs it, in the workspace given.
+inline cases::Outputs run_emulated(const cases::Problem& p, const std::shared_ptr<const attention::ScheduleState>& state,
+                                   const Entries& entries, std::uint64_t seed, std::span<std::byte> workspace) {
+  Plan plan{Schedule(state)};
+  plan.update(p.batch);
+  const auto* header = reinterpret_cast<const abi::PlanHeader*>(plan.blob().data());
+  std::vector<std::int32_t> counters(static_cast<std::size_t>(attention::kNumClasses + header->merges.count));
+  return run_planned(p, plan, entries, {header, counters, workspace}, {.seed = seed});
 }
 
 /// In a workspace of NaN.
