@@ -129,8 +129,8 @@ TEST(AttentionKernels, FloorFitsEveryDeviceAtEveryHeadDim) {
 /// alone).
 TEST(AttentionKernels, EverySpecOfTheCasesHasKernelsThatFit) {
   std::map<std::string, AttentionSpec> by_key;
-  for (auto list :
-       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::regression_cases()}) {
+  for (auto list : {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::token_group_cases(), cases::variant_cases(),
+                    cases::regression_cases()}) {
     for (const cases::AttentionCase& c : list) {
       const variant::Program program = variant::compile(c.spec.variant);
       by_key.emplace(attention::spec_key(attention::normalise(c.spec, program, DeviceKind::cuda), program), c.spec);

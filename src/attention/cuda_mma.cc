@@ -172,6 +172,8 @@ std::string mma_refusal(const CudaRequest& request, int tile_class) {
     if (kv == DType::mxfp4 && s.q_dtype == DType::f16) return "mxfp4's scales exceed f16";
     if (bits(kv) == 4 && is_wide(s)) return "MLA with 4-bit K";
   }
+  if (s.k_scale == ScaleGranularity::token_group || s.v_scale == ScaleGranularity::token_group)
+    return "scales of parts of a row (token_group)";
   if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";
   if (!v.softmax && s.q_dtype == DType::f16) return "weights that are no softmax may exceed f16";
   if (is_wide(s)) {
@@ -182,6 +184,7 @@ std::string mma_refusal(const CudaRequest& request, int tile_class) {
   }
   if (s.head_dim_qk % 8 != 0 || s.head_dim_vo % 8 != 0) return "head dims must be multiples of 8";
   if (s.head_dim_rope > 0) {
+    if (rope_dtype(s) != s.k_dtype) return "K in two tensors of different types";
     if (s.k_scale != ScaleGranularity::none) return "quantised K in two tensors";
     if ((s.head_dim_qk - s.head_dim_rope) * bits(s.k_dtype) / 8 % 128 != 0) return "K's first tensor must have rows of 128 bytes each";
   }
