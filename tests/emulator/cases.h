@@ -123,6 +123,14 @@ inline std::vector<cases::AttentionCase> non_finite_cases() {
     return is_nan ? std::numeric_limits<double>::quiet_NaN() : x;
   };
   all.push_back(std::move(fp8));
+  for (cases::AttentionCase& c : cases::token_group_cases()) {  // and NaN among a key's scales
+    if (c.name != "mla_tokens_lists") continue;
+    c.name = "non_finite_mla_tokens";
+    c.edit_scale = [](const cases::Site& s, double drawn) {
+      return s.group % 2 == 1 && s.index == 20 && s.dim / kScaleGroup == 1 ? std::numeric_limits<double>::quiet_NaN() : drawn;
+    };
+    all.push_back(std::move(c));
+  }
   return all;
 }
 
@@ -277,6 +285,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"token_group_in_both_parts"},
     {"mla_tokens_decode_ps64", true},
     {"mla_tokens_lists", true},
+    {"mla_tokens_many_heads"},
     {"mla_tokens_small"},
     {"k_i8_v_nvfp4_nhd", true},
     {"k_bf16_v_e4m3_nhd"},
