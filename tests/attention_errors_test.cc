@@ -55,6 +55,27 @@ TEST(AttentionErrors, ScheduleNamesWhatIsWrong) {
       {"scale without quantisation", {"v_scale"}, [](auto& s, auto&) { s.v_scale = G::tensor; }},
       {"tensor scale of 4 bits", {"k_scale", "block"}, [](auto& s, auto&) { set_kv(s, DType::nvfp4, G::tensor, DType::bf16, G::none); }},
       {"block scale of int8", {"v_scale"}, [](auto& s, auto&) { set_kv(s, DType::bf16, G::none, DType::i8, G::block); }},
+      {"groups of part of a plane",
+       {"k_scale=token_group", "64", "128"},
+       [](auto& s, auto&) { set_kv(s, DType::e4m3, G::token_group, DType::bf16, G::none); }},
+      {"groups of 16 bits", {"v_scale=token_group", "bf16"}, [](auto& s, auto&) { s.v_scale = G::token_group; }},
+      {"groups of 4 bits",
+       {"k_scale=token_group", "block"},
+       [](auto& s, auto&) { set_kv(s, DType::nvfp4, G::token_group, DType::bf16, G::none); }},
+      {"a rope type without a rope part", {"k_rope_dtype=f16", "head_dim_rope"}, [](auto& s, auto&) { s.k_rope_dtype = DType::f16; }},
+      {"a rope part of another quantised type",
+       {"k_rope_dtype=e5m2", "bf16"},
+       [](auto& s, auto&) {
+         s.head_dim_rope = 32;
+         s.k_rope_dtype = DType::e5m2;
+       }},
+      {"groups of part of the rope part",
+       {"k_scale=token_group", "64"},
+       [](auto& s, auto&) {
+         s.head_dim_qk = 192;
+         s.head_dim_rope = 64;
+         set_kv(s, DType::e4m3, G::token_group, DType::bf16, G::none);
+       }},
       {"v is k but wider",
        {"head_dim_vo", "v_is_k"},
        [](auto& s, auto&) {
@@ -344,6 +365,24 @@ TEST(AttentionErrors, QuantisedStoresNeedTheirScales) {
                                     {"v scales null", {"store.v", "scales"}, [](auto& s) { s.segments[0].store.v.scales.data = nullptr; }},
                                     {"strided 4-bit data", {"dim_byte_stride"}, [](auto& s) { s.segments[0].store.v.dim_byte_stride = 1; }},
                                 });
+}
+
+TEST(AttentionErrors, ARopePartOfItsOwnType) {
+  AttentionCase c = make_case("parts", make_spec(4, 1, 160, 128), {"", {1, 2}, {20, 33}}, Layout::tokens);
+  set_kv(c.spec, DType::e4m3, ScaleGranularity::token_group, DType::e4m3, ScaleGranularity::token_group);
+  c.spec.v_is_k = true;
+  c.spec.head_dim_rope = 32;
+  c.spec.k_rope_dtype = DType::bf16;
+  expect_run_errors(
+      Problem(c),
+      {
+          {"k_rope of k's type", {"k_rope.dtype=e4m3", "bf16"}, [](auto& s) { s.segments[0].store.k_rope.dtype = DType::e4m3; }},
+          {"k_rope with scales", {"k_rope.scales"}, [](auto& s) { s.segments[0].store.k_rope.scales = s.segments[0].store.k.scales; }},
+          {"k scales null", {"store.k", "scales"}, [](auto& s) { s.segments[0].store.k.scales.data = nullptr; }},
+          {"k scales of another kind",
+           {"store.k", "scales"},
+           [](auto& s) { s.segments[0].store.k.scales.granularity = ScaleGranularity::token_head; }},
+      });
 }
 
 TEST(AttentionErrors, TwoPartKeysAndPagePositions) {

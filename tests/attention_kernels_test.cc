@@ -129,8 +129,8 @@ TEST(AttentionKernels, FloorFitsEveryDeviceAtEveryHeadDim) {
 /// alone).
 TEST(AttentionKernels, EverySpecOfTheCasesHasKernelsThatFit) {
   std::map<std::string, AttentionSpec> by_key;
-  for (auto list :
-       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::regression_cases()}) {
+  for (auto list : {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::token_group_cases(), cases::variant_cases(),
+                    cases::regression_cases()}) {
     for (const cases::AttentionCase& c : list) {
       const variant::Program program = variant::compile(c.spec.variant);
       by_key.emplace(attention::spec_key(attention::normalise(c.spec, program, DeviceKind::cuda), program), c.spec);
@@ -276,6 +276,40 @@ TEST(AttentionKernels, QueriesOf8BitsMeetKeysOfTheirKindOnHopper) {
   refuses(s, "no softmax", "floor");
   s.q_dtype = DType::e5m2;
   EXPECT_NE(refusal(Code::unsupported, [&] { choose(s, hopper, "wgmma"); }).find("spec.q_dtype=e5m2"), std::string::npos);
+}
+
+/// MLA's tokens of 656 bytes are mma's from sm_80 on where Q is bf16; other scales of parts of a row, and other pairs of types, the
+/// floor's.
+TEST(AttentionKernels, TokensWithScalesOfGroups) {
+  AttentionSpec tokens{.num_qo_heads = 128, .num_kv_heads = 1, .head_dim_qk = 576, .head_dim_vo = 512, .head_dim_rope = 64, .v_is_k = true};
+  set_kv(tokens, DType::e4m3, ScaleGranularity::token_group, DType::e4m3, ScaleGranularity::token_group);
+  tokens.k_rope_dtype = DType::bf16;
+  for (const Target& target : kTargets) {
+    for (const attention::CudaKernel& kernel : choose(tokens, target, "").classes) {
+      EXPECT_EQ(kernel.family, target.arch < 80 ? "floor" : "mma") << target.arch;
+      EXPECT_LE(kernel.shared_bytes, target.shared_per_block << 10) << target.arch;
+    }
+  }
+  const Target& hopper = kTargets[5];
+  const auto refuses = [&](const AttentionSpec& s, const char* why) {
+    EXPECT_EQ(choose(s, hopper, "").classes[1].family, "floor") << why;
+    const std::string text = refusal(Code::unsupported, [&] { choose(s, hopper, "mma"); });
+    EXPECT_NE(text.find(why), std::string::npos) << text;
+  };
+  AttentionSpec s = tokens;
+  s.q_dtype = DType::f16;
+  refuses(s, "exceed f16");
+  s = tokens;
+  s.k_rope_dtype = DType::f16;
+  refuses(s, "must have Q's type");
+  s = llama();
+  set_kv(s, DType::e4m3, ScaleGranularity::token_group, DType::e4m3, ScaleGranularity::token_group);
+  refuses(s, "but MLA's");
+  EXPECT_NE(refusal(Code::unsupported, [&] { choose(s, hopper, "wgmma"); }).find("token_group"), std::string::npos);
+  s = llama();
+  s.head_dim_rope = 64;
+  s.k_rope_dtype = DType::f32;
+  refuses(s, "different types");
 }
 
 /// MLA has tiles for both classes there; what they do not take is the next family's.

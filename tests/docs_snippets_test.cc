@@ -4,7 +4,9 @@
 // mean over the slots that were read, and the LSE the logarithm of how many.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -87,7 +89,8 @@ class DocsSnippets : public testing::Test {
 
   Result attend(const Batch& batch, std::span<const SegmentData> segments) const {
     AttentionSpec spec = this->spec;
-    spec.q_dtype = spec.k_dtype = spec.v_dtype = spec.o_dtype = DType::f32;
+    spec.q_dtype = spec.o_dtype = DType::f32;
+    if (spec.k_scale == ScaleGranularity::none) spec.k_dtype = spec.v_dtype = DType::f32;
     spec.lse = LseKind::natural;
     const std::int64_t rows = batch.qo_indptr[batch.qo_indptr.size() - 1];
     const int first = spec.head_dim_qk - spec.head_dim_rope;
@@ -375,6 +378,37 @@ TEST_F(DocsSnippets, Mla) {
     // [/mla_two_tensors]
     check(spec, store);
   }
+}
+
+TEST_F(DocsSnippets, MlaTokens) {
+  std::vector<unsigned char> pool(7 * 64 * 656);
+  for (std::size_t slot = 0; slot < 7 * 64; ++slot) {
+    std::fill_n(pool.data() + slot * 656, 512, static_cast<unsigned char>(0x38));  // 1.0 as e4m3
+    const std::vector<float> scales(4, static_cast<float>(slot));
+    std::memcpy(pool.data() + slot * 656 + 512, scales.data(), 16);
+  }
+  // [mla_tokens]
+  AttentionSpec spec{.num_qo_heads = 16, .num_kv_heads = 1, .head_dim_qk = 576, .head_dim_vo = 512, .head_dim_rope = 64};
+  spec.k_dtype = DType::e4m3;
+  spec.k_rope_dtype = DType::bf16;
+  spec.k_scale = ScaleGranularity::token_group;
+  spec.v_is_k = true;
+  const KvStore store = mla_token_kv_store({pool.data(), DType::u8, {7, 64, 656}});  // pages of 64 tokens
+  const std::vector<std::int32_t> top_k{70, 3,  -1,  -1,                             // [rows, 4], of which -1 is not used
+                                        -1, -1, -1,  -1,                             // this row has no token
+                                        5,  -1, 200, 201};
+  const KeyLists lists = key_lists(top_k, 3);
+  const KvSegment segment = lists.segment();
+  const std::vector<std::int32_t> qo_indptr{0, 3}, kv_len{448};
+  const Batch batch{.qo_indptr = qo_indptr, .segments = {&segment, 1}, .kv_len = kv_len};
+  const SegmentData data{.store = single_token_pages(store), .kv_indices = lists.kv_indices};
+  // [/mla_tokens]
+  this->spec = spec;
+  const Result result = attend(batch, data);
+  result.expect_slots(0, {70, 3});
+  result.expect_slots(2, {5, 200, 201});
+  EXPECT_EQ(result.o[16 * 512], 0.0F);
+  EXPECT_EQ(result.lse[16], -INFINITY);
 }
 
 TEST_F(DocsSnippets, QkVo) {

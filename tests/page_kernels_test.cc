@@ -67,7 +67,9 @@ struct PlaneMemory {
     plane.scales.granularity = granularity;
     if (granularity == ScaleGranularity::none) return;
     plane.scales.global_scale = 0.75F;
-    const std::int64_t item = granularity == ScaleGranularity::block ? (dim + 15) / 16 : 4;
+    const std::int64_t item = granularity == ScaleGranularity::block         ? (dim + 15) / 16
+                              : granularity == ScaleGranularity::token_group ? dim / 128 * 4
+                                                                             : 4;
     scales.assign(static_cast<std::size_t>(kPages * kPageSize * kHeads * item), std::byte{0});
     plane.scales.head_byte_stride = item;
     plane.scales.token_byte_stride = item * kHeads;
@@ -105,7 +107,7 @@ abi::RowsParams append_params(const KvPlane& p, const std::byte* source, DType t
   part.scale_page_stride = p.scales.page_byte_stride;
   part.scale_row_stride = p.scales.token_byte_stride;
   part.scale_head_stride = p.scales.head_byte_stride;
-  part.scale_block_stride = 1;
+  part.scale_block_stride = p.scales.granularity == ScaleGranularity::token_group ? 4 : 1;
   part.global_scale = p.scales.global_scale;
   return params;
 }
@@ -197,6 +199,8 @@ TEST(PageKernels, AppendWritesTheBytesOfTheCpu) {
   check_append<Elem::f16, Elem::i8, Scaling::row>(DType::f16, DType::i8, ScaleGranularity::token_head);
   check_append<Elem::bf16, Elem::nvfp4, Scaling::block>(DType::bf16, DType::nvfp4, ScaleGranularity::block);
   check_append<Elem::f32, Elem::mxfp4, Scaling::block>(DType::f32, DType::mxfp4, ScaleGranularity::block);
+  check_append<Elem::bf16, Elem::e4m3, Scaling::block, 512>(DType::bf16, DType::e4m3, ScaleGranularity::token_group);
+  check_append<Elem::f32, Elem::i8, Scaling::block, 128>(DType::f32, DType::i8, ScaleGranularity::token_group);
 }
 
 /// Places from arrays on the device: by requests and positions, and by slots; what lies outside of a list or of the store goes nowhere.

@@ -37,6 +37,15 @@ struct Geometry {
   std::int64_t page_count() const { return page_size == kEndlessPage ? 1 : pages; }
 };
 
+bool is_computed(ScaleGranularity g) {
+  return g == ScaleGranularity::token_head || g == ScaleGranularity::block || g == ScaleGranularity::token_group;
+}
+/// Bytes of a token and head's scales.
+std::int64_t scale_bytes(DType t, ScaleGranularity g, std::int64_t dim) {
+  if (g == ScaleGranularity::token_group) return dim / 128 * 4;
+  return g == ScaleGranularity::block ? (dim + scale_block(t) - 1) / scale_block(t) : 4;
+}
+
 /// A plane that owns its memory and scales, filled with a pattern that no test writes.
 struct OwnedPlane {
   Geometry g;
@@ -73,7 +82,7 @@ struct OwnedPlane {
     KvScales& s = plane.scales;
     s.granularity = granularity;
     s.global_scale = global;
-    const std::int64_t unit = granularity == ScaleGranularity::block ? (g.dim + scale_block(t) - 1) / scale_block(t) : 4;
+    const std::int64_t unit = scale_bytes(t, granularity, g.dim);
     if (granularity == ScaleGranularity::tensor || granularity == ScaleGranularity::head) {
       s.head_byte_stride = 4;
       scales.resize(static_cast<std::size_t>(4 * g.heads));
@@ -125,9 +134,11 @@ Place place_of(const KvStore& store, const AppendBatch& batch, std::int64_t row)
 /// The rule of each scale, in double.
 double expected_scale(const KvPlane& plane, const TensorView& source, std::int64_t row, std::int64_t head, std::int64_t d, double given) {
   const ScaleGranularity g = plane.scales.granularity;
-  if (g != ScaleGranularity::token_head && g != ScaleGranularity::block) return given;
+  if (!is_computed(g)) return given;
   const double global = static_cast<double>(plane.scales.global_scale);
-  const std::int64_t block = g == ScaleGranularity::block ? scale_block(plane.dtype) : source.shape[2];
+  const std::int64_t block = g == ScaleGranularity::block         ? scale_block(plane.dtype)
+                             : g == ScaleGranularity::token_group ? 128
+                                                                  : source.shape[2];
   double most = 0;
   for (std::int64_t i = d / block * block; i < std::min(source.shape[2], d / block * block + block); ++i) {
     const double x = std::fabs(static_cast<double>(source_at(source, row, head, i)));
@@ -175,9 +186,9 @@ void expect_appended(const KvStore& store, const OwnedPlane& owned, const Tensor
         }
       }
       const ScaleGranularity g = plane.scales.granularity;
-      if (g != ScaleGranularity::token_head && g != ScaleGranularity::block) continue;
+      if (!is_computed(g)) continue;
       const unsigned char* scale = ref::row_address(store, plane.scales, place.page, place.token, head);
-      const std::int64_t size = g == ScaleGranularity::block ? (dim + scale_block(plane.dtype) - 1) / scale_block(plane.dtype) : 4;
+      const std::int64_t size = scale_bytes(plane.dtype, g, dim);
       std::memcpy(scales.data() + (scale - owned.scales.data()), scale, static_cast<std::size_t>(size));
     }
   }
@@ -247,6 +258,27 @@ TEST(Append, EveryTypeScaleLayoutAndPageSize) {
           if (HasFatalFailure()) return;
           ++seed;
         }
+      }
+    }
+  }
+}
+
+TEST(Append, ScalesOfGroupsOfDims) {
+  unsigned seed = 1;
+  for (const DType t : {DType::e4m3, DType::e5m2, DType::i8}) {
+    for (const Layout layout : kLayouts) {
+      for (const DType source_type : {DType::f32, DType::bf16}) {
+        const Geometry g{16, 5, 2, 384};
+        OwnedPlane k(g, t, ScaleGranularity::token_group, layout, 0.375F);
+        KvStore store{.page_size = 5, .num_pages = 16, .k = k.plane};
+        const Table table(5, 16, seed % 2 == 0);
+        const Source k_new(source_type, 10, 2, 384, seed++, 20);
+        auto* zeros = static_cast<char*>(k_new.view.data) + 3 * 2 * 384 * bits(source_type) / 8;  // of a token, a group
+        std::fill_n(zeros + 128 * bits(source_type) / 8, 128 * bits(source_type) / 8, '\0');
+        const auto data = k.data, scales = k.scales;
+        append(context(), store, table.batch, k_new.view, {}, {});
+        expect_appended(store, k, k_new.view, table.batch, 10, data, scales, std::string(name(t)));
+        if (HasFatalFailure()) return;
       }
     }
   }

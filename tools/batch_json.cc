@@ -145,11 +145,10 @@ T to_choice(const Field& field, const std::pair<const char*, T> (&choices)[N]) {
 }
 
 void read_spec(const Field& field, AttentionSpec& spec) {
-  static constexpr std::pair<const char*, ScaleGranularity> kScales[] = {{"none", ScaleGranularity::none},
-                                                                         {"tensor", ScaleGranularity::tensor},
-                                                                         {"head", ScaleGranularity::head},
-                                                                         {"token_head", ScaleGranularity::token_head},
-                                                                         {"block", ScaleGranularity::block}};
+  static constexpr std::pair<const char*, ScaleGranularity> kScales[] = {
+      {"none", ScaleGranularity::none},   {"tensor", ScaleGranularity::tensor},
+      {"head", ScaleGranularity::head},   {"token_head", ScaleGranularity::token_head},
+      {"block", ScaleGranularity::block}, {"token_group", ScaleGranularity::token_group}};
   static constexpr std::pair<const char*, LseKind> kLse[] = {
       {"none", LseKind::none}, {"natural", LseKind::natural}, {"base2", LseKind::base2}};
   Object object(field);
@@ -157,7 +156,7 @@ void read_spec(const Field& field, AttentionSpec& spec) {
     object.optional(key, [&](const Field& f) { target = static_cast<int>(to_integer(f, 0, kMaxInt)); });
   };
   const auto boolean = [&](const char* key, bool& target) { object.optional(key, [&](const Field& f) { target = to_boolean(f); }); };
-  const auto dtype = [&](const char* key, DType& target) {
+  const auto dtype = [&](const char* key, auto& target) {
     object.optional(key, [&](const Field& f) { target = blame(f, [&] { return dtype_from_name(to_text(f)); }); });
   };
   integer("num_qo_heads", spec.num_qo_heads);
@@ -169,6 +168,7 @@ void read_spec(const Field& field, AttentionSpec& spec) {
   dtype("k_dtype", spec.k_dtype);
   dtype("v_dtype", spec.v_dtype);
   dtype("o_dtype", spec.o_dtype);
+  dtype("k_rope_dtype", spec.k_rope_dtype);
   object.optional("k_scale", [&](const Field& f) { spec.k_scale = to_choice(f, kScales); });
   object.optional("v_scale", [&](const Field& f) { spec.v_scale = to_choice(f, kScales); });
   boolean("v_is_k", spec.v_is_k);

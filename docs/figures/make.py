@@ -295,6 +295,21 @@ def mla():
     return f
 
 
+def mla_tokens():
+    f = Figure(760, 176, "A token of 656 bytes")
+    f.text(20, 46, "one token", bold=True)
+    for group in range(4):
+        f.box(120 + 96 * group, 28, 96, 30, "a", f"{128 * group} .. {128 * group + 127}")
+    f.box(504, 28, 76, 30, "c", "4 scales")
+    f.box(580, 28, 120, 30, "b", "RoPE part, 64")
+    f.span(120, 504, 76, "store.k: e4m3, 512 bytes")
+    f.span(504, 580, 76, "f32, 16")
+    f.span(580, 700, 76, "store.k_rope: bf16, 128")
+    f.note(20, 132, "Scale i is that of the codes 128 i .. 128 i + 127 (k.scales, token_group).")
+    f.note(20, 156, "All planes have the token's stride: token_byte_stride = 656, page_byte_stride = 64 x 656.")
+    return f
+
+
 def qk_vo():
     f = Figure(760, 158, "Different head dimensions for K and V")
     f.text(20, 40, "q, k", bold=True)
@@ -330,7 +345,7 @@ def context_parallel():
 
 
 FIGURES = [form, single, ragged, paged_csr, block_table, strides, cascade, mixed, block_sparse, page_selection, sink_window, token_list,
-           mla, qk_vo, context_parallel, *PIPELINES, *LAUNCHES]
+           mla, mla_tokens, qk_vo, context_parallel, *PIPELINES, *LAUNCHES]
 
 
 def main():

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,17 +27,21 @@ namespace girih {
 // ---------------------------------------------------------------------------------------------------------------- KV store
 
 /// How the scales of quantised data are laid out. Unquantised types take `none`, e4m3, e5m2 and i8 one of tensor, head, token_head,
-/// nvfp4 and mxfp4 `block`.
-enum class ScaleGranularity : std::uint8_t { none, tensor, head, token_head, block };
+/// token_group, nvfp4 and mxfp4 `block`.
+enum class ScaleGranularity : std::uint8_t { none, tensor, head, token_head, block, token_group };
+
+/// Neighbouring dims of a token and head that share a `token_group` scale; planes have a multiple of them.
+inline constexpr int kScaleGroup = 128;
 
 /// Scales of one plane: value = code * scale. Byte strides as in KvPlane.
 struct KvScales {
   ScaleGranularity granularity = ScaleGranularity::none;
-  /// f32: [1] | [num_kv_heads] | [page, token, head]; block: e4m3 (nvfp4) or e8m0 (mxfp4) [page, token, head, ceil(dim / block)].
+  /// f32: [1] | [num_kv_heads] | [page, token, head]; block: e4m3 (nvfp4) or e8m0 (mxfp4) [page, token, head, ceil(dim / block)];
+  /// token_group: f32 [page, token, head, dim / 128]. The last dimension is dense.
   const void* data = nullptr;
-  std::int64_t page_byte_stride = 0;   ///< token_head and block
-  std::int64_t token_byte_stride = 0;  ///< token_head and block
-  std::int64_t head_byte_stride = 0;   ///< head, token_head and block
+  std::int64_t page_byte_stride = 0;   ///< token_head, token_group and block
+  std::int64_t token_byte_stride = 0;  ///< token_head, token_group and block
+  std::int64_t head_byte_stride = 0;   ///< head, token_head, token_group and block
   float global_scale = 1.0F;           ///< nvfp4's tensor scale; multiplies every scale of any granularity
 };
 
@@ -75,6 +80,12 @@ KvStore paged_kv_store(const TensorView& k, const TensorView& v, KvLayout layout
 KvStore paged_kv_store(const TensorView& kv, KvLayout layout = KvLayout::nhd);
 /// Ragged K and V as 3-D tensors [num_tokens, heads, dim] (nhd) or [heads, num_tokens, dim] (hnd), any strides.
 KvStore ragged_kv_store(const TensorView& k, const TensorView& v, KvLayout layout = KvLayout::nhd);
+/// MLA's fp8 tokens as DeepSeek-V3.2 caches them (FlashMLA's sparse decoding over fp8): bytes [num_pages, page_size, B] or [num_pages,
+/// page_size, 1, B] of an 8-bit type, B = latent_dim + latent_dim / 128 * 4 + rope_dim * 2 (656): e4m3 codes of the latent, an f32 scale
+/// for each 128 of them, then the RoPE part as bf16. For specs of k_dtype e4m3, k_scale token_group, k_rope_dtype bf16 and v_is_k.
+KvStore mla_token_kv_store(const TensorView& tokens, int latent_dim = 512, int rope_dim = 64);
+/// The same memory as pages of one token, which lists of tokens need: page id = page * page_size + slot. Pages must adjoin.
+KvStore single_token_pages(const KvStore& store);
 
 // ---------------------------------------------------------------------------------------------------------------- problem
 
@@ -91,6 +102,8 @@ struct AttentionSpec {
   DType k_dtype = DType::bf16;  ///< f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4
   DType v_dtype = DType::bf16;
   DType o_dtype = DType::bf16;  ///< f32, f16, bf16
+  /// Of K's second tensor (head_dim_rope > 0). Not given: k_dtype, with scales of its own if quantised; or f32, f16, bf16 beside any K.
+  std::optional<DType> k_rope_dtype{};
   ScaleGranularity k_scale = ScaleGranularity::none;
   ScaleGranularity v_scale = ScaleGranularity::none;
   bool v_is_k = false;          ///< V is a view of K's first head_dim_vo dims (MLA): the store is read once
@@ -317,6 +330,19 @@ BlockSparse block_sparse(std::int64_t num_rows, std::int64_t num_cols, std::int6
 BlockSparse variable_block_sparse(Indices row_sizes, Indices col_sizes, std::span<const std::uint8_t> block_mask, int num_heads = 1);
 /// The store of `block_sparse`: K and V [num_tokens, heads, dim] seen as pages of `page_size` tokens.
 KvStore block_sparse_kv_store(const TensorView& k, const TensorView& v, std::int64_t page_size, KvLayout layout = KvLayout::nhd);
+
+// ---------------------------------------------------------------------------------------------------------------- token lists
+
+/// A list of tokens for each query row (sparse MLA); owns the arrays that `segment` points to. For a store of pages of one token.
+struct KeyLists {
+  std::vector<std::int64_t> qo_indptr, kv_indptr, kv_len;
+  std::vector<std::int32_t> kv_indices;
+  KvSegment segment() const;  ///< views of the arrays above; not masked
+};
+
+/// Lists out of `indices` [num_rows, top_k], host memory: row i attends to its entries >= 0, in their order; negative ones are unused.
+/// Where the used entries come first and their counts are known, no copy is needed (docs/layouts.md).
+KeyLists key_lists(std::span<const std::int32_t> indices, std::int64_t num_rows);
 
 // ---------------------------------------------------------------------------------------------------------------- merge
 

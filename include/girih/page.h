@@ -28,9 +28,11 @@ struct AppendBatch {
 ///   f32 f16 bf16              x itself (same type: the same bits); overflow becomes infinity
 ///   tensor, head              scales are inputs, finite and > 0
 ///   token_head                stored scale = M / 448 (e4m3), M / 57344 (e5m2), M / 127 (i8), divided by global_scale
+///   token_group               the same of each 128 dims
 ///   nvfp4 (block of 16)       stored scale = e4m3(M / 6 / global_scale)
 ///   mxfp4 (block of 32)       stored scale = 2^(floor(log2(M / global_scale)) - 2) (OCP MX 1.0)
-/// M is the largest finite |x| of the row or block. Where M is 0 the codes are 0 and the scale is 1 (token_head, mxfp4) or 0 (nvfp4).
+/// M is the largest finite |x| of the row or block. Where M is 0 the codes are 0 and the scale is 1 (token_head, token_group, mxfp4) or 0
+/// (nvfp4).
 /// Infinities become the largest code of quantised types; NaN stays NaN in e4m3 and e5m2 and becomes 0 in i8 and 4-bit types. A 4-bit row
 /// of odd dim leaves its last high nibble 0.
 /// On a CUDA device K, V and the store are device memory with elements at multiples of their size, the batch's arrays are host memory; work

@@ -10,7 +10,7 @@ namespace girih::attention {
 /// Element types, numbered as girih::DType.
 enum class Type : u8 { f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4 };
 /// girih::ScaleGranularity.
-enum class Scale : u8 { none, tensor, head, token_head, block };
+enum class Scale : u8 { none, tensor, head, token_head, block, token_group };
 enum class Lse : u8 { none, natural, base2 };
 
 struct Config {
@@ -39,11 +39,16 @@ struct Config {
   int warps_values = 0;        // MLA: the block's last warps, which sum P V; those before take the scores
   int shared_bytes = 0;        // dynamic shared memory that the host gives the block
   bool byte_products = false;  // mma: Q and K of e4m3 meet as such; else they become f16
+  bool rope_apart = false;     // K's second tensor is of rope_type, without scales; else it is as the first
+  Type rope_type = Type::bf16;
 
   /// Threads that compute.
   __device__ constexpr int workers() const { return threads - producers; }
   /// Dims of Q and K in their first tensor.
   __device__ constexpr int head_dim_first() const { return head_dim_qk - head_dim_rope; }
+  /// Of K's second tensor.
+  __device__ constexpr Type k_rope_type() const { return rope_apart ? rope_type : k_type; }
+  __device__ constexpr Scale k_rope_scale() const { return rope_apart ? Scale::none : k_scale; }
   /// mma: V of more dims than a warp can sum, a view of K (MLA).
   __device__ constexpr bool is_wide() const { return v_is_k && head_dim_vo > 256; }
   /// Warps that bring keys: all, or (MLA) the first ones, or where these have few rows, those with less to do.
@@ -67,6 +72,8 @@ __device__ constexpr int bits(Type t) {
 __device__ constexpr bool is_four_bit(Type t) { return bits(t) == 4; }
 /// Elements that share a block scale.
 __device__ constexpr int scale_block(Type t) { return t == Type::nvfp4 ? 16 : 32; }
+/// Dims that share a token_group scale (girih::kScaleGroup).
+constexpr int kScaleGroup = 128;
 /// Bytes of n dense elements.
 __device__ constexpr int bytes(Type t, int n) { return (n * bits(t) + 7) / 8; }
 

@@ -19,7 +19,7 @@ namespace girih::attention {
 /// Where a row to be staged lies. data null: zeros.
 struct RowSource {
   const u8* data;
-  const u8* scales;  // 4-bit: one byte a block
+  const u8* scales;  // 4-bit: one byte a block; token_group: f32
   float scale;
 };
 
@@ -106,6 +106,11 @@ __device__ __forceinline__ float block_scale(const u8* scales, int dim, float gl
   return (t == Type::nvfp4 ? to_f32(e4m3{static_cast<u8>(code)}) : e8m0_to_f32(code)) * global_scale;
 }
 
+/// The scale of the part of a row that `dim` lies in.
+__device__ __forceinline__ float group_scale(const u8* scales, int dim, float global_scale) {
+  return reinterpret_cast<const float*>(scales)[dim / kScaleGroup] * global_scale;
+}
+
 template <Type t>
 __device__ __forceinline__ float load_element(const u8* row, int dim, i64 dim_stride) {
   if constexpr (is_four_bit(t)) {
@@ -138,6 +143,7 @@ __device__ __forceinline__ void stage_vector(float* s_target, const RowSource& s
     unpack<T>(x, raw.x[w]);
     float factor = source.scale;
     if constexpr (is_four_bit(t)) factor = source.data != nullptr ? block_scale<t>(source.scales, dim, global_scale) : 0.0F;
+    if constexpr (scale == Scale::token_group) factor = source.data != nullptr ? group_scale(source.scales, dim, global_scale) : 0.0F;
 #pragma unroll
     for (int i = 0; i < kWord; ++i) {
       if constexpr (scale != Scale::none) x[i] *= factor;
@@ -177,6 +183,8 @@ __device__ __forceinline__ void stage_rows(float* s_rows, int ld, int num_rows, 
       x = load_element<t>(source.data, dim, dim_stride);
       if constexpr (is_four_bit(t)) {
         x *= block_scale<t>(source.scales, dim, global_scale);
+      } else if constexpr (scale == Scale::token_group) {
+        x *= group_scale(source.scales, dim, global_scale);
       } else if constexpr (scale != Scale::none) {
         x *= source.scale;
       }
@@ -282,7 +290,7 @@ template <Scale scale>
 __device__ __forceinline__ RowSource source_of(const abi::PlaneArg& plane, i64 page, i64 slot, i32 head, bool valid) {
   if (!valid) return {nullptr, nullptr, 0.0F};
   RowSource row = {key_address(plane, page, slot, head), nullptr, 1.0F};
-  if constexpr (scale == Scale::block) row.scales = scale_address(plane, page, slot, head);
+  if constexpr (scale == Scale::block || scale == Scale::token_group) row.scales = scale_address(plane, page, slot, head);
   if constexpr (scale == Scale::tensor || scale == Scale::head) row.scale = head_scale<scale>(plane, head);
   if constexpr (scale == Scale::token_head) row.scale = token_scale<scale>(plane, page, slot, head);
   return row;
@@ -294,7 +302,7 @@ __device__ __forceinline__ void describe_key(const KeyList& keys, int i, i32 key
                                              typename Floor<c, Variant>::Shared& s) {
   using F = Floor<c, Variant>;
   s.k[i] = source_of<c.k_scale>(keys.segment->k, page, at.slot, keys.kv_head, valid);
-  if constexpr (c.head_dim_rope > 0) s.k_rope[i] = source_of<c.k_scale>(keys.segment->k_rope, page, at.slot, keys.kv_head, valid);
+  if constexpr (c.head_dim_rope > 0) s.k_rope[i] = source_of<c.k_rope_scale()>(keys.segment->k_rope, page, at.slot, keys.kv_head, valid);
   if constexpr (!F::kValueInKey) s.v[i] = source_of<c.v_scale>(value_plane<c>(*keys.segment), page, at.slot, keys.kv_head, valid);
   if constexpr (F::kNeedsPositions) {
     const i64 position = valid ? keys.position(key, at) : 0;
@@ -311,8 +319,8 @@ __device__ __forceinline__ void stage_keys(const KeyList& keys, typename Floor<c
                                                                       k.dim_stride, k.token_stride, k.global_scale);
   if constexpr (c.head_dim_rope > 0) {
     const abi::PlaneArg& r = keys.segment->k_rope;
-    stage_rows<c.k_type, c.k_scale, c.head_dim_rope, c.head_dim_first(), F::kThreads>(
-        s.keys, F::kLdk, F::kKeys, s.k_rope, vectors_fit<c.k_type>(r), r.dim_stride, r.token_stride, r.global_scale);
+    stage_rows<c.k_rope_type(), c.k_rope_scale(), c.head_dim_rope, c.head_dim_first(), F::kThreads>(
+        s.keys, F::kLdk, F::kKeys, s.k_rope, vectors_fit<c.k_rope_type()>(r), r.dim_stride, r.token_stride, r.global_scale);
   }
   pad_rows<c.head_dim_qk, F::kThreads>(s.keys, F::kLdk, F::kKeys);
 }

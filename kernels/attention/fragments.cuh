@@ -61,13 +61,13 @@ struct KeyFragments {
   static constexpr int kStepsPerLoad = kSteps / (kRowBytes / (2 * tile::kChunkBytes));
   using T = Storage<kOperand>;
 
-  /// The dims of Q that this lane holds in inner step s: kWordDims from dim on in a[0], a[1] and from dim + kSecondDim on in a[2], a[3].
+  /// The dims of Q that this lane holds in inner step s: kWordDims from dim on in a[0], a[1] and from dim + second_dim(s) on in a[2], a[3].
   static __device__ __forceinline__ int first_dim(int s, int pair) {
     if constexpr (kAsStored) return kWordDims * (8 * s + pair);
     if constexpr (bits(kType) == 8) return 16 * s + 4 * pair;
     return 32 * (s / 2) + 8 * pair + 4 * (s % 2);
   }
-  static constexpr int kSecondDim = kAsStored ? 4 * kWordDims : 2;
+  static __device__ __forceinline__ int second_dim(int) { return kAsStored ? 4 * kWordDims : 2; }
 
   /// c += A B of one inner step.
   static __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
@@ -113,6 +113,28 @@ struct KeyFragments {
       }
     }
   }
+};
+
+/// K of 16 keys whose rows are codes of 8 bits, with a scale for each kScaleGroup of them, and then a RoPE part of Q's type: inner steps of
+/// 16 dims throughout. Loads of codes bring two, those of the RoPE part one.
+template <Config c, int kRowBytes>
+struct GroupedKeyFragments {
+  using Codes = KeyFragments<c.k_type, c.q_type, kRowBytes>;
+  using RopePart = KeyFragments<c.q_type, c.q_type, kRowBytes>;
+  static constexpr int kStepsPerLoad = 2;  // of codes
+  static constexpr int kCodeSteps = c.head_dim_first() / 16;
+  static constexpr int kCodeLoads = kCodeSteps / kStepsPerLoad;
+  static constexpr int kRopeLoads = c.head_dim_rope / 16;
+  static constexpr int kSteps = kCodeSteps + kRopeLoads;
+  static constexpr int kLoadsPerGroup = kScaleGroup / (16 * kStepsPerLoad);
+  static_assert(bits(c.k_type) == 8 && bits(c.q_type) == 16 && c.head_dim_first() % kScaleGroup == 0 && c.head_dim_rope % 16 == 0);
+  static_assert(c.head_dim_rope == 0 || c.k_rope_type() == c.q_type);
+
+  static __device__ __forceinline__ int first_dim(int s, int pair) {
+    return s < kCodeSteps ? Codes::first_dim(s, pair) : c.head_dim_first() + RopePart::first_dim(s - kCodeSteps, pair);
+  }
+  static __device__ __forceinline__ int second_dim(int s) { return s < kCodeSteps ? Codes::second_dim(s) : RopePart::second_dim(s); }
+  static __device__ __forceinline__ tile::LaneRows<kRowBytes> lane_rows() { return Codes::lane_rows(); }
 };
 
 /// V of 16 keys as B operands: column tile n is 8 dims.

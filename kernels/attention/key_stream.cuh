@@ -27,17 +27,21 @@ struct StreamShape {
   static constexpr bool kInTurns = c.tile_rows > 16 && !c.is_wide();
   static constexpr int kRows = kInTurns ? min(kStepKeys, ptx::kWarp) : kStepKeys / kWarps;  // keys of a step that a warp brings at once
   // ldmatrix takes chunks by two: 16 dims of a 16-bit type, 32 of an 8-bit one, 64 of a 4-bit one.
-  static constexpr int kKeyBytes = round_up(bytes(c.k_type, c.head_dim_qk), 2 * tile::kChunkBytes);
+  static constexpr int kKeyBytes =
+      round_up(bytes(c.k_type, c.head_dim_first()) + bytes(c.k_rope_type(), c.head_dim_rope), 2 * tile::kChunkBytes);
   static constexpr int kValueBytes = c.v_is_k ? kKeyBytes : round_up(bytes(c.v_type, c.head_dim_vo), 2 * tile::kChunkBytes);
   using KeyRows = tile::SharedRows<kKeyBytes>;
   using ValueRows = tile::SharedRows<kValueBytes>;
   static constexpr int kSlotBytes = max(KeyRows::bytes(kStepKeys), ValueRows::bytes(kStepKeys));
   static constexpr int kTilesPerStep = c.v_is_k ? 1 : 2;
   static constexpr int kSlots = c.stages;
-  // Scales of single keys (token_head: f32; block: bytes) lie after the tiles, kv_block of them for each slot.
+  // Scales of single keys (token_head: f32; token_group: f32s; block: bytes) lie after the tiles, those of kv_block keys for each slot.
   static constexpr bool kKeyScales = c.k_scale == Scale::token_head;
   static constexpr bool kValueScales = c.v_scale == Scale::token_head;
-  static constexpr int kKeyScaleBytes = kKeyScales ? 4 : kBlockScaleBytes<c.k_type, kKeyBytes>;
+  static constexpr bool kGroupScales = c.k_scale == Scale::token_group;  // MLA's: of K, and V with it
+  static constexpr int kKeyScaleBytes = kGroupScales ? c.head_dim_first() / kScaleGroup * 4
+                                        : kKeyScales ? 4
+                                                     : kBlockScaleBytes<c.k_type, kKeyBytes>;
   static constexpr int kValueScaleBytes = kValueScales ? 4 : kBlockScaleBytes<c.v_type, kValueBytes>;
   static constexpr int kSlotScaleBytes = kStepKeys * max(kKeyScaleBytes, kValueScaleBytes);
   static constexpr int kScalesAt = kSlots * kSlotBytes;
@@ -260,7 +264,7 @@ class KeyStream {
     next.table_begin = kv_rows_[next.item->kv_row].table_begin;
     next.fast = copies_whole_chunks<c.k_type>(segment.k, bytes(c.k_type, c.head_dim_first())) ? kKeysFast : 0;
     if constexpr (Shape::kTwoParts) {
-      if (!copies_whole_chunks<c.k_type>(segment.k_rope, bytes(c.k_type, c.head_dim_rope))) next.fast = 0;
+      if (!copies_whole_chunks<c.k_rope_type()>(segment.k_rope, bytes(c.k_rope_type(), c.head_dim_rope))) next.fast = 0;
     }
     if constexpr (!c.v_is_k) next.fast |= copies_whole_chunks<c.v_type>(segment.v, bytes(c.v_type, c.head_dim_vo)) ? kValuesFast : 0;
   }
@@ -379,7 +383,7 @@ class KeyStream {
     const u8* g_scales = get_place<kPlane, Turns<1>>(0, key % Shape::kRows);
     if (key >= Shape::kRows) return;
     u8* s_scales = s_ring_ + Shape::kScalesAt + slot_ * Shape::kSlotScaleBytes + (first_row() + key) * kBytes;
-    constexpr int kStored = is_four_bit(t) ? (kDims + scale_block(t) - 1) / scale_block(t) : 4;
+    constexpr int kStored = is_four_bit(t) ? (kDims + scale_block(t) - 1) / scale_block(t) : kBytes;
     if (!is_four_bit(t) || (kStored % 4 == 0 && (reinterpret_cast<u64>(g_scales) & 3U) == 0)) {
 #pragma unroll
       for (int i = 0; i < kBytes; i += 4) ptx::cp_async_4(s_scales + i, g_scales + i, g_scales != nullptr && i < kStored);
@@ -397,8 +401,8 @@ class KeyStream {
       static_assert(kFirstBytes % tile::kChunkBytes == 0);
       constexpr int kFirstChunks = kFirstBytes / tile::kChunkBytes;
       copy_rows<c.k_type, Shape::kKeyBytes, 0, kFirstChunks, kKeyPlane>(s_rows, segment.k, kFirstBytes, fast);
-      copy_rows<c.k_type, Shape::kKeyBytes, kFirstChunks, Shape::KeyRows::kChunks - kFirstChunks, kRopePlane>(
-          s_rows, segment.k_rope, bytes(c.k_type, c.head_dim_rope), fast);
+      copy_rows<c.k_rope_type(), Shape::kKeyBytes, kFirstChunks, Shape::KeyRows::kChunks - kFirstChunks, kRopePlane>(
+          s_rows, segment.k_rope, bytes(c.k_rope_type(), c.head_dim_rope), fast);
     } else {
       copy_rows<c.k_type, Shape::kKeyBytes, 0, Shape::KeyRows::kChunks, kKeyPlane>(s_rows, segment.k, kFirstBytes, fast);
     }

@@ -63,7 +63,7 @@ __device__ __forceinline__ void load_query_fragments(const Args& p, const abi::W
     for (int s = 0; s < Keys::kSteps; ++s) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int dim = Keys::first_dim(s, pair) + i * Keys::kSecondDim;
+        const int dim = Keys::first_dim(s, pair) + i * Keys::second_dim(s);
         u32 both = 0;
         if (dim < c.head_dim_first()) {
           both = load_word<c>(g_first, dim, aligned);
@@ -221,7 +221,7 @@ __device__ __forceinline__ void load_query(const Args& p, const abi::WorkItem& i
       const u8* g_rope = c.head_dim_rope > 0 ? row_address(p.q_rope, place.token, place.q_head) : nullptr;
 #pragma unroll
       for (int pair = 0; pair < 4; ++pair) {
-        const int dim = Keys::first_dim(chunk / 2, pair) + chunk % 2 * Keys::kSecondDim;
+        const int dim = Keys::first_dim(chunk / 2, pair) + chunk % 2 * Keys::second_dim(chunk / 2);
         if (dim < c.head_dim_first()) {
           v.x[pair] = load_word<c>(g_first, dim, false) ^ flip;
         } else if (dim < c.head_dim_qk) {

@@ -11,10 +11,19 @@
 
 namespace girih::attention {
 
+template <Config c, bool kGrouped>
+struct WideKeys {
+  using Type = KeyFragments<c.k_type, c.q_type, StreamShape<c>::kKeyBytes>;
+};
+template <Config c>
+struct WideKeys<c, true> {
+  using Type = GroupedKeyFragments<c, StreamShape<c>::kKeyBytes>;
+};
+
 template <Config c>
 struct WideShape {
   using Stream = StreamShape<c>;
-  using Keys = KeyFragments<c.k_type, c.q_type, Stream::kKeyBytes>;
+  using Keys = typename WideKeys<c, Stream::kGroupScales>::Type;
   using Values = ValueFragments<c.v_type, c.q_type, Stream::kValueBytes>;
   static constexpr int kScoreWarps = c.threads / ptx::kWarp - c.warps_values;
   static constexpr int kGroups = c.warps_rows;            // score warps of different rows, 16 each
@@ -29,8 +38,10 @@ struct WideShape {
   static constexpr int kBuffers = 2;  // of weights and what belongs to them
   // Steps under way before the first is worked on.
   static constexpr int kLead = kValuesBring ? Stream::kSlots - 1 : Stream::kSlots - 2;
-  static constexpr int kHeldSteps = kGroups == 1 ? Keys::kSteps : 6;  // of Q in registers; the others lie in shared memory
-  static constexpr int kWeightBytes = c.tile_rows * Stream::kStepKeys * 2;
+  // Of Q in registers; the others lie in shared memory. Sums of groups take room of their own.
+  static constexpr int kHeldSteps = kGroups == 1 ? Keys::kSteps : Stream::kGroupScales ? 2 : 6;
+  static constexpr int kWeightVectors = Stream::kGroupScales ? 2 : 1;  // of a lane: f32, which meet scales yet, or operands
+  static constexpr int kWeightBytes = c.tile_rows * Stream::kStepKeys * 2 * kWeightVectors;
   // Shared memory: the ring, Q, a step's weights as operands, the factors that they bring to the sums so far and whether they do, maxima of
   // each sharer's keys, a tile's m and each sharer's l, the barriers, a word for arrive().
   static constexpr int kQueryAt = Stream::kRingBytes;
@@ -47,6 +58,7 @@ struct WideShape {
   static_assert(bits(c.k_type) >= 8 && c.v_is_k && c.tile_rows == 16 * kGroups && kWarpKeys % 16 == 0 && kGroups <= 4);
   static_assert(kGroups % kSplit == 0 && (kSplit == 1 || kSharers == 1));
   static_assert(kWarpDims * bits(c.v_type) / 8 % 64 == 0);
+  static_assert(!Stream::kGroupScales || kScaleGroup % kWarpDims == 0);  // a value warp's dims share a scale
   static_assert(c.warps_values * kStagedBytes <= Stream::kSlotBytes && kLead > 0);
 };
 
@@ -57,10 +69,11 @@ struct WideMemory {
   u8* s_memory;
 
   __device__ __forceinline__ float* floats(int at) const { return reinterpret_cast<float*>(s_memory + at); }
-  /// This lane's A operand of rows [16 tile, + 16) by keys [16 pair, + 16).
-  __device__ __forceinline__ Vec16* weights(u32 buffer, int tile, int pair) const {
+  /// This lane's A operand of rows [16 tile, + 16) by keys [16 pair, + 16); as f32 (kWeightVectors) its keys [16 pair + 8 half, + 8).
+  __device__ __forceinline__ Vec16* weights(u32 buffer, int tile, int pair, int half = 0) const {
     u8* s_weights = s_memory + Shape::kWeightsAt + buffer * Shape::kWeightBytes;
-    return reinterpret_cast<Vec16*>(s_weights) + (tile * Shape::kStepPairs + pair) * ptx::kWarp + ptx::lane_idx();
+    const int vector = (tile * Shape::kStepPairs + pair) * Shape::kWeightVectors + half;
+    return reinterpret_cast<Vec16*>(s_weights) + vector * ptx::kWarp + ptx::lane_idx();
   }
   /// Four products of each lane of row tile `tile`, key tile n, on their way to that tile's warp: in a slot, among the rows that this warp
   /// brings there next.

@@ -122,6 +122,7 @@ class WideScores {
     described_ = described_ && !is_first(item);
     if constexpr (kLogitsRead<Variant>) describe(item);
     factor_ = ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
+    if constexpr (Stream::kGroupScales) group_factor_ = p_.segments[item.segment].k.global_scale;
   }
   /// The last tile's Q is no longer read: its last step has been summed.
   __device__ __forceinline__ void load_query_rows(const abi::WorkItem& item) {
@@ -173,6 +174,17 @@ class WideScores {
   /// Raw products of this warp's rows and keys; split: over its part of the dims, and `other` those of the other warp's rows. Sums over
   /// every kApart-th step of 16 dims are kept apart: a product waits for the one before.
   __device__ __forceinline__ void scores(float (&s)[kKeyTiles][4], float (&other)[kKeyTiles][4]) const {
+    if constexpr (!Stream::kGroupScales) {
+      plain_scores(s, other);
+    } else if constexpr (kSplit == 1) {
+      grouped_scores<0>(s, other);
+    } else if (part_ == 0) {
+      grouped_scores<0>(s, other);
+    } else {
+      grouped_scores<1>(s, other);
+    }
+  }
+  __device__ __forceinline__ void plain_scores(float (&s)[kKeyTiles][4], float (&other)[kKeyTiles][4]) const {
     constexpr int kApart = max(1, 8 / (kKeyTiles * kSplit));
     constexpr int kAhead = 2;
     constexpr int kPairs = kKeyTiles / 2;
@@ -229,6 +241,108 @@ class WideScores {
       }
     }
   }
+  /// K whose codes have scales by groups of dims: a group's products are summed apart and join the others times the key's scale, so that
+  /// neither is rounded before. kPart: of the dims, where two warps share them; the first has codes only.
+  template <int kPart>
+  __device__ __forceinline__ void grouped_scores(float (&s)[kKeyTiles][4], float (&other)[kKeyTiles][4]) const {
+    constexpr bool kHasRope = kSplit == 1 || kPart == 1;
+    constexpr int kFirstLoad = kPart * kLoads;
+    constexpr int kCodeLoads = kHasRope ? Keys::kCodeLoads - kFirstLoad : kLoads;
+    constexpr int kPartLoads = kCodeLoads + (kHasRope ? Keys::kRopeLoads : 0);
+    constexpr int kPartSteps = kCodeLoads + kPartLoads;
+    constexpr int kApart = max(1, 4 / (kKeyTiles * kSplit));
+    constexpr int kPairs = kKeyTiles / 2;
+    static_assert(kSplit == 1 || kLoads <= Keys::kCodeLoads);
+    float total[kSplit][kKeyTiles][4] = {};
+    float sums[kApart][kSplit][kKeyTiles][4] = {};
+    u32 codes[2][kPairs][2][2][2];
+    u32 rope[2][kPairs][1][2][2];
+    u32 a[2][kSplit][4];
+    const u8* s_keys = s_.s_memory + slot_ * Stream::kSlotBytes + sharer_ * Shape::kWarpKeys * Stream::KeyRows::kStride;
+    const u8* s_scales = KeyStream<c>::scales(s_.s_memory, slot_) + sharer_ * Shape::kWarpKeys * Stream::kKeyScaleBytes;
+    const auto keys = key_rows_.in(s_keys, kFirstLoad);
+    const auto query = query_rows_.in(s_.s_memory + Shape::kQueryAt + first_product_row() * Shape::QueryRows::kStride, kPart * kSteps);
+    const auto load_keys = [&](int load) {
+#pragma unroll
+      for (int n = 0; n < kPairs; ++n) {
+        if (load < kCodeLoads) {
+          Keys::Codes::load(keys, nullptr, 2 * n, load, codes[load % 2][n]);
+        } else {
+          Keys::RopePart::load(keys, nullptr, 2 * n, load, rope[load % 2][n]);
+        }
+      }
+    };
+    const auto load_query = [&](int step) {
+      if (step < kHeldSteps || step >= kPartSteps) return;
+#pragma unroll
+      for (int t = 0; t < kSplit; ++t) ptx::ldmatrix_x4(a[step % 2][t], query.at(2 * t, step));
+    };
+    const auto multiply = [&](int step, int n, const u32(&b)[2]) {
+#pragma unroll
+      for (int t = 0; t < kSplit; ++t) {
+        const u32(*q)[4] = step < kHeldSteps ? q_[step] + t : a[step % 2] + t;
+        ptx::mma_16x8x16<T>(sums[step % kApart][t][n], *q, b);
+      }
+    };
+    // What has been summed since the last time joins the rest; `group`: whose codes it was, or -1.
+    const auto join = [&](int group) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        float scale[2] = {1.0F, 1.0F};
+        if (group >= 0) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const u8* s_key = s_scales + fragment_key(n, i) * Stream::kKeyScaleBytes;
+            scale[i] = reinterpret_cast<const float*>(s_key)[group] * group_factor_;
+          }
+        }
+#pragma unroll
+        for (int t = 0; t < kSplit; ++t) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            float sum = 0.0F;
+#pragma unroll
+            for (int i = 0; i < kApart; ++i) {
+              sum = i == 0 ? sums[i][t][n][j] : sum + sums[i][t][n][j];
+              sums[i][t][n][j] = 0.0F;
+            }
+            total[t][n][j] = ptx::fma(sum, scale[j % 2], total[t][n][j]);
+          }
+        }
+      }
+    };
+    load_keys(0);
+    load_query(0);
+#pragma unroll
+    for (int load = 0; load < kPartLoads; ++load) {
+      const bool is_code = load < kCodeLoads;
+      const int first_step = is_code ? 2 * load : kCodeLoads + load;
+      if (load + 1 < kPartLoads) load_keys(load + 1);
+#pragma unroll
+      for (int i = 0; i < (is_code ? 2 : 1); ++i) {
+        load_query(first_step + i + 1);
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+          if (is_code) {
+            multiply(first_step + i, n, codes[load % 2][n / 2][i][n % 2]);
+          } else {
+            multiply(first_step + i, n, rope[load % 2][n / 2][0][n % 2]);
+          }
+        }
+      }
+      const int done = kFirstLoad + load + 1;  // loads of codes
+      if (is_code && (done % Keys::kLoadsPerGroup == 0 || load + 1 == kCodeLoads)) join((done - 1) / Keys::kLoadsPerGroup);
+    }
+    if constexpr (kHasRope && Keys::kRopeLoads > 0) join(-1);
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        s[n][j] = total[kPart][n][j];
+        if constexpr (kSplit > 1) other[n][j] = total[1 - kPart][n][j];
+      }
+    }
+  }
   /// The other warp gets the products of its rows, and the other part of the dims joins: in the slot that is filled next.
   __device__ __forceinline__ void exchange(float (&s)[kKeyTiles][4], const float (&other)[kKeyTiles][4]) const {
     if constexpr (kSplit == 1) return;
@@ -259,9 +373,15 @@ class WideScores {
     if constexpr (Stream::kValueScales) scale_keys(s_scales, s);
 #pragma unroll
     for (int n = 0; n < kKeyTiles; n += 2) {
-      u32 a[4];
-      pack_weights<T>(s[n], s[n + 1], a);
-      *s_.weights(buffer(), group_, (sharer_ * kKeyTiles + n) / 2) = Vec16{a[0], a[1], a[2], a[3]};
+      const int pair = (sharer_ * kKeyTiles + n) / 2;
+      if constexpr (Stream::kGroupScales) {
+        store_floats(reinterpret_cast<float*>(s_.weights(buffer(), group_, pair, 0)), s[n]);
+        store_floats(reinterpret_cast<float*>(s_.weights(buffer(), group_, pair, 1)), s[n + 1]);
+      } else {
+        u32 a[4];
+        pack_weights<T>(s[n], s[n + 1], a);
+        *s_.weights(buffer(), group_, pair) = Vec16{a[0], a[1], a[2], a[3]};
+      }
     }
   }
 
@@ -335,6 +455,7 @@ class WideScores {
   u32 q_[kHeldSteps][kSplit][4];
   FragmentState state_;
   ScoreFactor<c, Variant> factor_{};
+  float group_factor_ = 1.0F;  // of scales of groups
   bool described_ = false;
   typename Variant::MaskRow mask_rows_[2];
   typename Variant::LogitsRow logits_rows_[2];

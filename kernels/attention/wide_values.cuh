@@ -135,11 +135,15 @@ class WideValues {
     for (int pair = 0; pair < Shape::kStepPairs; ++pair) {
       const auto values = rows.place_in(s_.s_memory + slot_at(), first_dim_ * bits(c.v_type) / 256);
       u32 a[kRowTiles][4];
+      if constexpr (Stream::kGroupScales) {
+        take_scaled_weights(pair, a);
+      } else {
 #pragma unroll
-      for (int t = 0; t < kRowTiles; ++t) {
-        const Vec16 v = *s_.weights(buffer(), t, pair);
+        for (int t = 0; t < kRowTiles; ++t) {
+          const Vec16 v = *s_.weights(buffer(), t, pair);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[t][i] = v.x[i];
+          for (int i = 0; i < 4; ++i) a[t][i] = v.x[i];
+        }
       }
 #pragma unroll
       for (int load = 0; load < kLoads; ++load) {
@@ -151,6 +155,29 @@ class WideValues {
           for (int t = 0; t < kRowTiles; ++t) ptx::mma_16x8x16<T>(o_[t][load * Values::kTilesPerLoad + n], a[t], b[n]);
         }
       }
+    }
+  }
+
+  /// Weights of keys [16 pair, + 16) times the scales that this warp's dims of them have.
+  __device__ __forceinline__ void take_scaled_weights(int pair, u32 (&a)[kRowTiles][4]) const {
+    const u8* s_scales = KeyStream<c>::scales(s_.s_memory, static_cast<int>(slot_at()) / Stream::kSlotBytes) +
+                         first_dim_ / kScaleGroup * 4 + (16 * pair + lane_ % 4 * 2) * Stream::kKeyScaleBytes;
+    float scale[2][2];  // of keys 2 (lane % 4) + 8 i + j
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) scale[i][j] = *reinterpret_cast<const float*>(s_scales + (8 * i + j) * Stream::kKeyScaleBytes);
+    }
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      float x[2][4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        load_floats(reinterpret_cast<const float*>(s_.weights(buffer(), t, pair, i)), x[i]);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) x[i][j] *= scale[i][j % 2];
+      }
+      pack_weights<T>(x[0], x[1], a[t]);
     }
   }
 
@@ -171,7 +198,8 @@ class WideValues {
 
   /// Eight rows at a time; each warp writes its dims.
   __device__ __forceinline__ void end_tile(const abi::WorkItem& item) {
-    const float value_factor = common_scale<c.v_scale>(value_plane<c>(p_.segments[item.segment]), item.kv_head);
+    const abi::PlaneArg& plane = value_plane<c>(p_.segments[item.segment]);
+    const float value_factor = Stream::kGroupScales ? plane.global_scale : common_scale<c.v_scale>(plane, item.kv_head);
     // Worked out here: the loop over steps has no registers for it.
     const int lane = ptx::opaque(lane_);
     const int first_dim = ptx::opaque(first_dim_);

@@ -22,6 +22,7 @@ std::string spec_text(const AttentionSpec& s) {
   if (s.head_dim_rope != 0) text += fmt::format(", head_dim_rope={}", s.head_dim_rope);
   text += fmt::format(", q_dtype=\"{}\", k_dtype=\"{}\", v_dtype=\"{}\", o_dtype=\"{}\"", name(s.q_dtype), name(s.k_dtype), name(s.v_dtype),
                       name(s.o_dtype));
+  if (s.k_rope_dtype) text += fmt::format(", k_rope_dtype=\"{}\"", name(*s.k_rope_dtype));
   if (s.k_scale != ScaleGranularity::none) text += fmt::format(", k_scale=\"{}\"", name_in(kGranularities, s.k_scale));
   if (s.v_scale != ScaleGranularity::none) text += fmt::format(", v_scale=\"{}\"", name_in(kGranularities, s.v_scale));
   if (s.v_is_k) text += ", v_is_k=True";
@@ -41,7 +42,7 @@ void bind_spec(nb::module_& m) {
           [](AttentionSpec* self, int num_qo_heads, int num_kv_heads, int head_dim_qk, int head_dim_vo, int head_dim_rope,
              const DTypeLike& q_dtype, const nb::object& k_dtype, const nb::object& v_dtype, const nb::object& o_dtype,
              std::string_view k_scale, std::string_view v_scale, bool v_is_k, double sm_scale, std::string_view lse, bool partial_state,
-             bool batch_invariant, const std::optional<Variant>& variant) {
+             bool batch_invariant, const std::optional<Variant>& variant, const nb::object& k_rope_dtype) {
             AttentionSpec spec;
             spec.num_qo_heads = num_qo_heads;
             spec.num_kv_heads = num_kv_heads;
@@ -52,6 +53,7 @@ void bind_spec(nb::module_& m) {
             spec.k_dtype = k_dtype.is_none() ? spec.q_dtype : dtype(k_dtype, "k_dtype");
             spec.v_dtype = v_dtype.is_none() ? spec.k_dtype : dtype(v_dtype, "v_dtype");
             spec.o_dtype = o_dtype.is_none() ? spec.q_dtype : dtype(o_dtype, "o_dtype");
+            if (!k_rope_dtype.is_none()) spec.k_rope_dtype = dtype(k_rope_dtype, "k_rope_dtype");
             spec.k_scale = enum_of<ScaleGranularity>(kGranularities, k_scale, "k_scale");
             spec.v_scale = enum_of<ScaleGranularity>(kGranularities, v_scale, "v_scale");
             spec.v_is_k = v_is_k;
@@ -66,25 +68,29 @@ void bind_spec(nb::module_& m) {
           nb::arg("head_dim_rope") = 0, nb::arg("q_dtype") = "bf16", nb::arg("k_dtype") = nb::none(), nb::arg("v_dtype") = nb::none(),
           nb::arg("o_dtype") = nb::none(), nb::arg("k_scale") = "none", nb::arg("v_scale") = "none", nb::arg("v_is_k") = false,
           nb::arg("sm_scale") = 0.0, nb::arg("lse") = "none", nb::arg("partial_state") = false, nb::arg("batch_invariant") = false,
-          nb::arg("variant") = nb::none(),
+          nb::arg("variant") = nb::none(), nb::arg("k_rope_dtype") = nb::none(),
           nb::sig(
               "def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim_qk: int, head_dim_vo: int = 0, head_dim_rope: int = 0, "
               "q_dtype: girih._typing.DTypeLike = 'bf16', k_dtype: girih._typing.DTypeLike | None = None, "
               "v_dtype: girih._typing.DTypeLike | None = None, o_dtype: girih._typing.DTypeLike | None = None, k_scale: str = 'none', "
               "v_scale: str = 'none', v_is_k: bool = False, sm_scale: float = 0.0, lse: str = 'none', partial_state: bool = False, "
-              "batch_invariant: bool = False, variant: Variant | None = None) -> None"),
+              "batch_invariant: bool = False, variant: Variant | None = None, k_rope_dtype: girih._typing.DTypeLike | None = None) -> "
+              "None"),
           "num_qo_heads: any multiple of num_kv_heads.\n"
           "head_dim_qk, head_dim_vo: 1 to 1024; head_dim_vo=0: head_dim_qk.\n"
           "head_dim_rope: > 0: Q and K come in two arrays, the second holds the last head_dim_rope dims (MLA).\n"
           "q_dtype, o_dtype: f32, f16 or bf16. o_dtype=None: q_dtype.\n"
           "k_dtype, v_dtype: f32, f16, bf16, e4m3, e5m2, i8, nvfp4 or mxfp4. None: q_dtype, k_dtype.\n"
-          "k_scale, v_scale: where quantised data has its scales: \"tensor\", \"head\", \"token_head\", or \"block\" (4-bit types).\n"
+          "k_scale, v_scale: where quantised data has its scales: \"tensor\", \"head\", \"token_head\", \"token_group\" (one for each 128 "
+          "dims of\n"
+          "  a token and head), or \"block\" (4-bit types).\n"
           "v_is_k: V is a view of K's first head_dim_vo dims (MLA): the store is read once.\n"
           "sm_scale: 0 = 1 / sqrt(head_dim_qk).\n"
           "lse: \"natural\" or \"base2\": run() also returns the log-sum-exp of each row, f32 [num_tokens, num_qo_heads].\n"
           "partial_state: the result is to be merged elsewhere: leaves out the sink and the output transform; needs lse.\n"
           "batch_invariant: a row's bits depend on its own request only.\n"
-          "variant: mask, bias, cap, sink, transforms; None: every key is visible.\n\n"
+          "variant: mask, bias, cap, sink, transforms; None: every key is visible.\n"
+          "k_rope_dtype: of K's second array. None: k_dtype; or f32, f16 or bf16, without scales, beside any K.\n\n"
           "Raises ValueError for unknown names here; the other rules are checked where the spec is scheduled.")
       .def_ro("num_qo_heads", &AttentionSpec::num_qo_heads)
       .def_ro("num_kv_heads", &AttentionSpec::num_kv_heads)
@@ -95,6 +101,12 @@ void bind_spec(nb::module_& m) {
       .def_prop_ro("k_dtype", [](const AttentionSpec& s) { return std::string(name(s.k_dtype)); })
       .def_prop_ro("v_dtype", [](const AttentionSpec& s) { return std::string(name(s.v_dtype)); })
       .def_prop_ro("o_dtype", [](const AttentionSpec& s) { return std::string(name(s.o_dtype)); })
+      .def_prop_ro(
+          "k_rope_dtype",
+          [](const AttentionSpec& s) {
+            return s.k_rope_dtype ? std::optional<std::string>(name(*s.k_rope_dtype)) : std::optional<std::string>();
+          },
+          "None: k_dtype")
       .def_prop_ro("k_scale", [](const AttentionSpec& s) { return name_in(kGranularities, s.k_scale); })
       .def_prop_ro("v_scale", [](const AttentionSpec& s) { return name_in(kGranularities, s.v_scale); })
       .def_ro("v_is_k", &AttentionSpec::v_is_k)

@@ -2,8 +2,11 @@
 #include "kv_store.h"
 
 #include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
+#include <optional>
 #include <string>
 
 #include "names.h"
@@ -39,10 +42,13 @@ void check_store(const Store& store, const AttentionSpec& spec, Device device, s
 void bind_kv_store(nb::module_& m) {
   const char* scales_text =
       "k_scale, v_scale: scales of quantised data, value = code * scale * global scale. A number or f32 [1]: one for all; f32 [heads];\n"
-      "  one per token and head: f32 of the data's extents without the last; 4-bit data: one per block, e4m3 (nvfp4, blocks of 16) or\n"
+      "  one per token and head: f32 of the data's extents without the last, or one for each 128 dims there: with dim / 128 in place of "
+      "the\n"
+      "  last (dense); 4-bit data: one per block, e4m3 (nvfp4, blocks of 16) or\n"
       "  uint8 (mxfp4, e8m0, blocks of 32), of the data's extents with the blocks in place of the last. They follow the data's layout.\n"
       "k_global_scale, v_global_scale: multiply all scales (nvfp4's tensor scale).\n"
-      "k_rope_scale: of a quantised k_rope; None: a k_scale of one or of one per head serves both.\n";
+      "k_rope_scale: of a quantised k_rope; None: a k_scale of one or of one per head serves both. A k_rope of f32, f16 or bf16 has none,\n"
+      "  whatever k is (spec.k_rope_dtype).\n";
   const std::string types_text =
       "k_dtype, v_dtype: what uint8 data holds: \"nvfp4\" or \"mxfp4\" (two elements a byte, the even one in the low nibble), or an 8-bit\n"
       "  type. v_dtype=None: as k_dtype.\n";
@@ -132,6 +138,23 @@ void bind_kv_store(nb::module_& m) {
           "tokens\n"
           "[i * page_size, ...). What the patterns of block_sparse() and variable_block_sparse() run over. The other arguments: as "
           "ragged().")
+      .def_static(
+          "mla_tokens", make_mla_token_store, nb::arg("tokens"), nb::kw_only(), nb::arg("latent_dim") = 512, nb::arg("rope_dim") = 64,
+          nb::sig("def mla_tokens(tokens: girih._typing.ArrayLike, *, latent_dim: int = 512, rope_dim: int = 64) -> KvStore"),
+          "MLA's fp8 tokens as DeepSeek-V3.2 caches them: 8-bit tokens [num_pages, page_size, B] or [num_pages, page_size, 1, B], B =\n"
+          "latent_dim + latent_dim / 128 * 4 + rope_dim * 2 (656): e4m3 codes of the latent, a float32 scale for each 128 of them, then\n"
+          "the RoPE part as bfloat16. For specs of k_dtype=\"e4m3\", k_scale=\"token_group\", k_rope_dtype=\"bf16\", v_is_k=True.\n\n"
+          "Raises ValueError naming the argument for shapes, types or strides that do not fit.")
+      .def(
+          "single_token_pages",
+          [](const Store& s) {
+            Store out = s;
+            out.store = single_token_pages(s.store);
+            return out;
+          },
+          nb::sig("def single_token_pages(self) -> KvStore"),
+          "The same memory as pages of one token, which lists of tokens need: page id = page * page_size + slot.\n\n"
+          "Raises ValueError where pages do not adjoin, and for ragged stores.")
       .def_prop_ro(
           "page_size", [](const Store& s) { return s.store.page_size; }, "tokens a page; 0: ragged")
       .def_prop_ro(
@@ -144,10 +167,16 @@ void bind_kv_store(nb::module_& m) {
       .def_prop_ro(
           "head_dim_v", [](const Store& s) { return s.v.dim; }, "0 without v")
       .def_prop_ro("k_dtype", [](const Store& s) { return std::string(name(s.store.k.dtype)); })
+      .def_prop_ro(
+          "k_rope_dtype",
+          [](const Store& s) {
+            return s.k_rope.given ? std::optional<std::string>(name(s.store.k_rope.dtype)) : std::optional<std::string>();
+          },
+          "None without k_rope")
       .def_prop_ro("v_dtype", [](const Store& s) { return std::string(name(s.v.given ? s.store.v.dtype : s.store.k.dtype)); })
       .def_prop_ro(
           "k_scale", [](const Store& s) { return name_in(kGranularities, s.store.k.scales.granularity); },
-          "none, tensor, head, token_head or block: what AttentionSpec(k_scale=...) says")
+          "none, tensor, head, token_head, token_group or block: what AttentionSpec(k_scale=...) says")
       .def_prop_ro(
           "v_scale",
           [](const Store& s) { return name_in(kGranularities, s.v.given ? s.store.v.scales.granularity : s.store.k.scales.granularity); })

@@ -40,6 +40,9 @@ Store make_store(Arrangement arrangement, nb::handle k, nb::handle v, std::strin
 /// K and V in one array of rank 5.
 Store make_combined_store(nb::handle kv, std::string_view layout, nb::handle kv_dtype, const ScaleArguments& scales);
 
+/// MLA's fp8 tokens: mla_token_kv_store().
+Store make_mla_token_store(nb::handle tokens, int latent_dim, int rope_dim);
+
 /// Throws ValueError naming `what` unless the store's heads, dims and device are the spec's.
 void check_store(const Store& store, const AttentionSpec& spec, Device device, std::string_view what);
 

@@ -16,7 +16,7 @@ namespace girih::python {
 template <std::size_t N>
 using EnumNames = std::array<std::string_view, N>;
 
-inline constexpr EnumNames<5> kGranularities = {"none", "tensor", "head", "token_head", "block"};
+inline constexpr EnumNames<6> kGranularities = {"none", "tensor", "head", "token_head", "block", "token_group"};
 inline constexpr EnumNames<3> kLseKinds = {"none", "natural", "base2"};
 inline constexpr EnumNames<6> kQuantScales = {"none", "tensor", "token", "block", "mx", "tile"};
 

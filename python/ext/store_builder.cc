@@ -140,9 +140,15 @@ class Builder {
     } else if (t.rank == per_token && fits_tokens(t, dims)) {
       s.granularity = ScaleGranularity::token_head;
       token_strides(s, t, 4);
+    } else if (t.rank == per_token + 1 && fits_tokens(t, dims) && t.shape[per_token] * kScaleGroup == dims.dim) {
+      if (t.shape[per_token] > 1 && t.strides[per_token] != 1) bad_value(name, "must be dense in its last dimension");
+      s.granularity = ScaleGranularity::token_group;
+      token_strides(s, t, 4);
     } else {
-      bad_value(name, fmt::format("has shape {}; must be [1], [heads={}] or the extents of the data without the last dimension",
-                                  shape_text(t), dims.heads));
+      bad_value(name,
+                fmt::format("has shape {}; must be [1], [heads={}], the extents of the data without the last dimension, or those with "
+                            "one for each {} dims in its place",
+                            shape_text(t), dims.heads, kScaleGroup));
     }
   }
 
@@ -251,21 +257,36 @@ Store make_store(Arrangement arrangement, nb::handle k, nb::handle v, std::strin
   fill_empty(out.store.k);
   builder.scales(out.store.k, out.k, scales.k_scale, scales.k_global, "k_scale", k);
   if (!k_rope.is_none()) {
-    const TensorView rope = builder.plane(k_rope, "k_rope", k_dtype, "k_dtype", out.k_rope);
-    if (rope.dtype != k_view.dtype)
-      bad_value("k_rope", fmt::format("is {}; k is {}: both parts have one type", name(rope.dtype), name(k_view.dtype)));
+    const bool is_plain = bits(array(k_rope, "k_rope").view.dtype) > 8;  // then k_dtype, which says what bytes hold, is k's alone
+    const TensorView rope = builder.plane(k_rope, "k_rope", is_plain ? nb::handle(nb::none()) : k_dtype, "k_dtype", out.k_rope);
+    if (rope.dtype != k_view.dtype && !is_plain)
+      bad_value("k_rope", fmt::format("is {}; k is {}: must be the same, or f32, f16 or bf16", name(rope.dtype), name(k_view.dtype)));
     builder.check_same(k_view, rope, "k_rope");
     out.store.k_rope = make(rope).v;
     fill_empty(out.store.k_rope);
     const ScaleGranularity shared = out.store.k.scales.granularity;
-    if (scales.k_rope_scale.is_none() && (shared == ScaleGranularity::tensor || shared == ScaleGranularity::head)) {
+    if (!is_plain && scales.k_rope_scale.is_none() && (shared == ScaleGranularity::tensor || shared == ScaleGranularity::head)) {
       out.store.k_rope.scales = out.store.k.scales;
     } else {
-      builder.scales(out.store.k_rope, out.k_rope, scales.k_rope_scale, scales.k_global, "k_rope_scale", k_rope);
+      builder.scales(out.store.k_rope, out.k_rope, scales.k_rope_scale, is_plain ? 1.0 : scales.k_global, "k_rope_scale", k_rope);
     }
   } else if (!scales.k_rope_scale.is_none()) {
     bad_value("k_rope_scale", "is given without k_rope");
   }
+  return out;
+}
+
+Store make_mla_token_store(nb::handle tokens, int latent_dim, int rope_dim) {
+  Store out;
+  Array found = array(tokens, "tokens");
+  out.store = mla_token_kv_store(found.view, latent_dim, rope_dim);
+  out.device = found.view.device;
+  out.read_only = found.read_only;
+  out.k = {true, 1, latent_dim};
+  out.k_rope = {true, 1, rope_dim};
+  out.owners.push_back(std::move(found.owner));
+  fill_empty(out.store.k);
+  fill_empty(out.store.k_rope);
   return out;
 }
 

@@ -129,7 +129,7 @@ void check_segment(const ScheduleState& s, std::int64_t index, const SegmentData
   if (!any_keys) return;
   const bool has_pages = info.page_size != kEndlessPage;
   check_plane(s, index, "k", store.k, s.spec.k_dtype, s.spec.k_scale, has_pages);
-  if (s.spec.head_dim_rope > 0) check_plane(s, index, "k_rope", store.k_rope, s.spec.k_dtype, s.spec.k_scale, has_pages);
+  if (s.spec.head_dim_rope > 0) check_plane(s, index, "k_rope", store.k_rope, rope_dtype(s.spec), rope_scale(s.spec), has_pages);
   if (!s.spec.v_is_k) check_plane(s, index, "v", store.v, s.spec.v_dtype, s.spec.v_scale, has_pages);
   if (info.page_size != kEndlessPage && std::ssize(data.kv_indices) < info.num_entries) {
     fail(Code::invalid_argument, kOp, "segments[{}].kv_indices has {} entries; the plan reads {}", index, data.kv_indices.size(),

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "attention/spec.h"
 #include "base/math.h"
 #include "cpu/features.h"
 #include "cpu/thread_pool.h"
@@ -56,14 +57,17 @@ ScratchOffsets cpu_scratch(const ScheduleState& s) {
   return o;
 }
 
-/// The bf16 dot product rounds weights to bf16, as O will be: only where O and Q are bf16, and K and V are held exactly by bf16.
+/// The bf16 dot product rounds weights to bf16, as O will be: only where O and Q are bf16, and K and V are held exactly by bf16, which
+/// codes times the scales of their parts are not.
 static bool uses_bf16_dot(const ScheduleState& s) {
-  const auto fits = [](DType t) { return t == DType::bf16 || t == DType::e4m3 || t == DType::e5m2 || t == DType::i8; };
+  const auto fits = [](DType t, ScaleGranularity scale) {
+    return t == DType::bf16 || (bits(t) == 8 && scale != ScaleGranularity::token_group);
+  };
   const AttentionSpec& spec = s.spec;
   const bool plain_keys = s.program.query.empty() && s.program.key.empty() && !s.program.rope;  // else Q and K need f32
   return s.cpu_target == CpuTarget::avx3_bf16 && plain_keys && s.program.value.empty() && s.program.softmax &&
-         spec.q_dtype == DType::bf16 && spec.o_dtype == DType::bf16 && fits(spec.k_dtype) && fits(spec.v_dtype) &&
-         (spec.head_dim_rope == 0 || spec.k_dtype == DType::bf16);
+         spec.q_dtype == DType::bf16 && spec.o_dtype == DType::bf16 && fits(spec.k_dtype, spec.k_scale) &&
+         fits(spec.v_dtype, spec.v_scale) && (spec.head_dim_rope == 0 || (spec.k_dtype == DType::bf16 && rope_dtype(spec) == DType::bf16));
 }
 
 void prepare_cpu(ScheduleState& state, const Context& context) {

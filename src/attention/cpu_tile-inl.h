@@ -225,6 +225,8 @@ HWY_INLINE float token_scale(const KvPlane& p, std::int64_t page, std::int64_t s
 }
 
 inline bool is_four_bit(DType t) { return t == DType::nvfp4 || t == DType::mxfp4; }
+/// Scales of parts of a row, which go in as it is widened.
+inline bool scales_parts(const KvPlane& p) { return is_four_bit(p.dtype) || p.scales.granularity == ScaleGranularity::token_group; }
 
 template <class Load>
 HWY_INLINE void widen_row(const std::byte* p, int dim, float* out) {
@@ -251,12 +253,8 @@ inline void widen_four_bit_row(const KvPlane& p, const std::byte* row, const std
   }
 }
 
-/// One row of a plane as f32, unscaled but for 4-bit data.
-inline void widen_plane_row(const KvPlane& p, const std::byte* row, std::int64_t page, std::int64_t slot, int head, int dim, float* out) {
-  if (is_four_bit(p.dtype)) {
-    const auto* scales = static_cast<const std::uint8_t*>(p.scales.data) + scale_offset(p.scales, page, slot, head);
-    return widen_four_bit_row(p, row, scales, dim, out);
-  }
+/// The codes of a row as f32; not for 4-bit data.
+inline void widen_codes(const KvPlane& p, const std::byte* row, int dim, float* out) {
   if (p.dim_byte_stride != 0 && p.dim_byte_stride != bits(p.dtype) / 8) {
     for (int i = 0; i < dim; ++i) out[i] = load_element(p.dtype, row + i * p.dim_byte_stride, 0);
     return;
@@ -271,8 +269,24 @@ inline void widen_plane_row(const KvPlane& p, const std::byte* row, std::int64_t
   }
 }
 
+HWY_INLINE void scale_row(float factor, int dim, float* x) {
+  for (int i = 0; i < dim; ++i) x[i] *= factor;
+}
+
+/// One row of a plane as f32, unscaled but where scales_parts().
+inline void widen_plane_row(const KvPlane& p, const std::byte* row, std::int64_t page, std::int64_t slot, int head, int dim, float* out) {
+  const std::int64_t scales_at = scale_offset(p.scales, page, slot, head);
+  if (is_four_bit(p.dtype)) return widen_four_bit_row(p, row, static_cast<const std::uint8_t*>(p.scales.data) + scales_at, dim, out);
+  widen_codes(p, row, dim, out);
+  if (p.scales.granularity != ScaleGranularity::token_group) return;
+  for (int begin = 0; begin < dim; begin += kScaleGroup) {
+    const float scale = read_f32(p.scales.data, scales_at + begin / kScaleGroup * 4) * p.scales.global_scale;
+    scale_row(scale, min_int(kScaleGroup, dim - begin), out + begin);
+  }
+}
+
 HWY_INLINE bool widens_in_place(const KvPlane& p, int dim) {
-  return !is_four_bit(p.dtype) && (p.dim_byte_stride == 0 || p.dim_byte_stride == bits(p.dtype) / 8) && dim % kLanes == 0;
+  return !scales_parts(p) && (p.dim_byte_stride == 0 || p.dim_byte_stride == bits(p.dtype) / 8) && dim % kLanes == 0;
 }
 
 /// Rows that the bf16 products read where they lie.
@@ -282,7 +296,7 @@ HWY_INLINE bool in_place_bf16(const KvPlane& p, int dim, int multiple) {
 
 /// Codes that the bf16 products of small tiles widen in registers.
 HWY_INLINE bool in_place_bytes(const KvPlane& p, int dim) {
-  return bits(p.dtype) == 8 && (p.dim_byte_stride == 0 || p.dim_byte_stride == 1) && dim % 64 == 0;
+  return bits(p.dtype) == 8 && !scales_parts(p) && (p.dim_byte_stride == 0 || p.dim_byte_stride == 1) && dim % 64 == 0;
 }
 
 /// Whether the rows of neighbouring heads lie one after another (NHD).
@@ -376,11 +390,7 @@ HWY_INLINE void prefetch_row(const std::byte* p, int bytes) {
   for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
 
-HWY_INLINE void scale_row(float factor, int dim, float* x) {
-  for (int i = 0; i < dim; ++i) x[i] *= factor;
-}
-
-/// Scales one part of a staged row by its plane's tensor, head or token scale (block scales went in with the codes).
+/// Scales one part of a staged row by its plane's tensor, head or token scale (those of parts went in with the codes).
 HWY_INLINE void apply_row_scale(const KvPlane& p, std::int64_t page, std::int64_t slot, int head, int dim, float* x) {
   if (p.scales.granularity == ScaleGranularity::token_head) {
     scale_row(token_scale(p, page, slot, head), dim, x);
@@ -447,7 +457,7 @@ inline void stage_bf16_row(const KvPlane& p, const std::byte* row, int dim, floa
     std::memcpy(out, row, static_cast<std::size_t>(dim) * 2);
     return;
   }
-  widen_plane_row(p, row, 0, 0, 0, dim, wide);
+  widen_codes(p, row, dim, wide);
   for (int i = 0; i < dim; ++i) out[i] = static_cast<std::uint16_t>(__builtin_bit_cast(std::uint32_t, wide[i]) >> 16);
 }
 

@@ -19,7 +19,7 @@ constexpr const char* kOp = "attention.schedule";
 constexpr std::array<const CudaFamily*, 3> kFamilies = {&kWgmmaFamily, &kMmaFamily, &kFloorFamily};
 
 std::string_view scale_name(ScaleGranularity g) {
-  return std::array<std::string_view, 5>{"none", "tensor", "head", "token_head", "block"}[static_cast<std::size_t>(g)];
+  return std::array<std::string_view, 6>{"none", "tensor", "head", "token_head", "block", "token_group"}[static_cast<std::size_t>(g)];
 }
 std::string_view lse_name(LseKind k) { return std::array<std::string_view, 3>{"none", "natural", "base2"}[static_cast<std::size_t>(k)]; }
 
@@ -47,7 +47,10 @@ std::string print_config(const AttentionSpec& s, const CudaTile& tile, int tile_
              ",\n    .tile_class = {}, .tile_rows = {}, .kv_block = {}, .threads = {}, .producers = {}, .stages = {}, .warps_rows = {}, "
              ".warps_values = {}, .shared_bytes = {}{}",
              tile_class, tile.tune.tile_rows, tile.tune.kv_block, tile.threads, tile.producers, tile.stages, tile.warps_rows,
-             tile.warps_values, tile.shared_bytes, tile.byte_products ? ", .byte_products = true" : "");
+             tile.warps_values, tile.shared_bytes, tile.byte_products ? ", .byte_products = true" : "") +
+         (s.head_dim_rope > 0 && rope_dtype(s) != s.k_dtype
+              ? fmt::format(", .rope_apart = true, .rope_type = Type::{}", name(rope_dtype(s)))
+              : std::string());
 }
 
 CudaKernel print_kernel(const CudaRequest& request, const CudaFamily& family, const CudaTile& tile, int tile_class) {

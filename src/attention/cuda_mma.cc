@@ -20,11 +20,15 @@ std::int64_t row_stride(std::int64_t row_bytes) {
   return (chunks % 8 == 0 ? chunks : chunks | 1) * 16;
 }
 
-/// Bytes of a key's own scales in the ring, for rows of `row_bytes`.
+/// Bytes of a key's own scales in the ring, for rows of `row_bytes` (token_group: of codes).
 std::int64_t scale_bytes(ScaleGranularity scale, DType dtype, std::int64_t row_bytes) {
   if (scale == ScaleGranularity::token_head) return 4;
+  if (scale == ScaleGranularity::token_group) return row_bytes / kScaleGroup * 4;
   return scale == ScaleGranularity::block ? round_up(2 * row_bytes / (dtype == DType::nvfp4 ? 16 : 32), 4) : 0;
 }
+
+/// MLA's codes with scales of groups of dims, the RoPE part of Q's type behind them.
+bool has_groups(const AttentionSpec& spec) { return spec.k_scale == ScaleGranularity::token_group; }
 
 struct Rows {
   std::int64_t key, value, query;  // bytes of a row, padded
@@ -33,6 +37,12 @@ struct Rows {
 
 Rows rows_of(const AttentionSpec& spec, bool byte_products = false) {
   Rows r{};
+  if (has_groups(spec)) {
+    r.key = r.value = round_up(bytes(spec.k_dtype, first_part_dim(spec)) + bytes(spec.q_dtype, spec.head_dim_rope), 32);
+    r.query = bytes(spec.q_dtype, spec.head_dim_qk);
+    r.stored = row_stride(r.key) + scale_bytes(spec.k_scale, spec.k_dtype, first_part_dim(spec));
+    return r;
+  }
   r.key = round_up(bytes(spec.k_dtype, spec.head_dim_qk), 32);
   r.value = spec.v_is_k ? r.key : round_up(bytes(spec.v_dtype, spec.head_dim_vo), 32);
   r.query = r.key * (byte_products ? 8 : 16) / bits(spec.k_dtype);
@@ -71,7 +81,8 @@ std::int64_t shared_bytes(const CudaRequest& request, const Shape& shape) {
   if (is_wide(request.spec)) {
     const std::int64_t sharers = (shape.threads / 32 - shape.warps_values) / shape.warps_rows;
     const std::int64_t query = shape.warps_rows == 1 ? 0 : row_stride(r.query);
-    return ring + shape.tile_rows * (query + 4 * shape.kv_block + 12 * (1 + sharers)) + 32 + round_up(8 * (4 + shape.slots), 16) + 16;
+    const std::int64_t weights = (has_groups(request.spec) ? 8 : 4) * shape.kv_block;
+    return ring + shape.tile_rows * (query + weights + 12 * (1 + sharers)) + 32 + round_up(8 * (4 + shape.slots), 16) + 16;
   }
   if (shape.tile_rows <= kDecodeRows) {
     const std::int64_t warps = shape.threads / 32;
@@ -94,6 +105,8 @@ bool has_room_for_sums(const CudaRequest& request, const Shape& shape) {
 
 bool fits(const CudaRequest& request, const Shape& shape) {
   if (!has_room_for_sums(request, shape)) return false;
+  // A value warp's dims share a scale.
+  if (has_groups(request.spec) && kScaleGroup % (request.spec.head_dim_vo / shape.warps_values) != 0) return false;
   const std::int64_t needed = shared_bytes(request, shape);
   return needed <= request.device.shared_per_block && shape.blocks_per_sm * (needed + kReservedPerBlock) <= request.device.shared_per_sm;
 }
@@ -172,6 +185,15 @@ std::string mma_refusal(const CudaRequest& request, int tile_class) {
     if (kv == DType::mxfp4 && s.q_dtype == DType::f16) return "mxfp4's scales exceed f16";
     if (bits(kv) == 4 && is_wide(s)) return "MLA with 4-bit K";
   }
+  if (s.k_scale == ScaleGranularity::token_group || s.v_scale == ScaleGranularity::token_group) {
+    if (!is_wide(s)) return "scales of parts of a row (token_group) but MLA's";
+    if (s.q_dtype != DType::bf16) return "scales of parts of a row (token_group) exceed f16";
+    if (s.head_dim_rope > 0 && (rope_dtype(s) != s.q_dtype || s.head_dim_rope % 16 != 0))
+      return "K's second tensor beside token_group scales must have Q's type and a multiple of 16 dims";
+  } else if (s.head_dim_rope > 0) {
+    if (rope_dtype(s) != s.k_dtype) return "K in two tensors of different types";
+    if (s.k_scale != ScaleGranularity::none) return "quantised K in two tensors";
+  }
   if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";
   if (!v.softmax && s.q_dtype == DType::f16) return "weights that are no softmax may exceed f16";
   if (is_wide(s)) {
@@ -182,7 +204,6 @@ std::string mma_refusal(const CudaRequest& request, int tile_class) {
   }
   if (s.head_dim_qk % 8 != 0 || s.head_dim_vo % 8 != 0) return "head dims must be multiples of 8";
   if (s.head_dim_rope > 0) {
-    if (s.k_scale != ScaleGranularity::none) return "quantised K in two tensors";
     if ((s.head_dim_qk - s.head_dim_rope) * bits(s.k_dtype) / 8 % 128 != 0) return "K's first tensor must have rows of 128 bytes each";
   }
   if (shape_of(request, tile_class).tile_rows == 0) return "no tile fits the device's shared memory";

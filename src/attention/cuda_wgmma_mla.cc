@@ -27,6 +27,7 @@ std::string wgmma_mla_refusal(const CudaRequest& request) {
   if (s.k_dtype != s.q_dtype) return "K and V must have Q's type";
   if (s.head_dim_qk != kKeyDims || s.head_dim_vo != kValueDims) return "MLA must have 576 dims of K, the first 512 of them V";
   if (s.head_dim_rope != 0 && s.head_dim_rope != kRopeDims) return "a second tensor of K must have its last 64 dims";
+  if (s.head_dim_rope != 0 && rope_dtype(s) != s.k_dtype) return "K in two tensors of different types";
   if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";
   if (!v.logits.empty() || !v.softmax) return "MLA with a logits hook or without softmax";
   if (kSharedBytes > request.device.shared_per_block) return "no tile fits the device's shared memory";

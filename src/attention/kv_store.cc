@@ -10,6 +10,7 @@ namespace girih {
 namespace {
 
 constexpr std::int64_t kMaxExtent = std::int64_t{1} << 40;
+constexpr int kMaxDim = 1024;
 
 template <typename... Args>
 [[noreturn]] void refuse(std::string_view op, fmt::format_string<Args...> text, Args&&... args) {
@@ -106,6 +107,93 @@ KvStore ragged_kv_store(const TensorView& k, const TensorView& v, KvLayout layou
   store.k = make_plane(op, "k", k, -1, token, head, 2);
   store.v = make_plane(op, "v", v, -1, token, head, 2);
   return store;
+}
+
+KvStore mla_token_kv_store(const TensorView& given, int latent_dim, int rope_dim) {
+  constexpr std::string_view op = "attention.mla_token_kv_store";
+  TensorView t = given;
+  if (t.rank == 4 && t.shape[2] == 1) {  // with the dimension of the one head
+    t.shape[2] = t.shape[3];
+    t.strides[2] = t.strides[3];
+    t.rank = 3;
+  }
+  check_tensor(op, "tokens", t, 3);
+  if (bits(t.dtype) != 8) refuse(op, "tokens is {}; must be bytes (u8, or another type of 8 bits)", name(t.dtype));
+  if (latent_dim < 1 || latent_dim > kMaxDim || latent_dim % kScaleGroup != 0)
+    refuse(op, "latent_dim={}; must be a multiple of {} up to {}", latent_dim, kScaleGroup, kMaxDim);
+  if (rope_dim < 1 || rope_dim > kMaxDim) refuse(op, "rope_dim={}; must be in 1..{}", rope_dim, kMaxDim);
+  const std::int64_t scales_at = latent_dim;
+  const std::int64_t rope_at = scales_at + latent_dim / kScaleGroup * 4;
+  const std::int64_t token_bytes = rope_at + bytes(DType::bf16, rope_dim);
+  if (t.shape[2] != token_bytes || t.strides[2] != 1) {
+    refuse(op, "tokens has {} bytes a token, {} apart; must be {} dense ones: {} codes, {} scales of 4 bytes, {} bf16", t.shape[2],
+           t.strides[2], token_bytes, latent_dim, latent_dim / kScaleGroup, rope_dim);
+  }
+  if (t.shape[1] < 1) refuse(op, "tokens.shape[1]={}; the page size must be >= 1", t.shape[1]);
+  const auto* data = static_cast<const std::byte*>(t.data);
+  const auto at = [&](std::int64_t offset) { return data == nullptr ? nullptr : data + offset; };
+  const std::int64_t page = stride_bytes(op, "tokens", t, 0);
+  const std::int64_t token = stride_bytes(op, "tokens", t, 1);
+  KvStore store{.page_size = t.shape[1], .num_pages = t.shape[0]};
+  store.k = {.data = data, .dtype = DType::e4m3, .page_byte_stride = page, .token_byte_stride = token};
+  store.k.scales = {
+      .granularity = ScaleGranularity::token_group, .data = at(scales_at), .page_byte_stride = page, .token_byte_stride = token};
+  store.k_rope = {.data = at(rope_at), .dtype = DType::bf16, .page_byte_stride = page, .token_byte_stride = token};
+  return store;
+}
+
+KvStore single_token_pages(const KvStore& given) {
+  constexpr std::string_view op = "attention.single_token_pages";
+  if (given.page_size < 1) refuse(op, "store.page_size={}; must be a paged store", given.page_size);
+  KvStore store = given;
+  store.page_size = 1;
+  store.has_partial_page = false;
+  if (__builtin_mul_overflow(given.num_pages, given.page_size, &store.num_pages) ||
+      store.num_pages > std::int64_t{std::numeric_limits<std::int32_t>::max()} + 1) {
+    refuse(op, "store.num_pages={} of {} tokens; tokens must be at most 2^31, as their ids are 32-bit", given.num_pages, given.page_size);
+  }
+  if (given.has_partial_page) refuse(op, "store.has_partial_page=true; every page must have its page_size={} tokens", given.page_size);
+  const auto respan = [&](const char* what, auto& strides) {
+    if (strides.data == nullptr || given.page_size == 1) return;
+    std::int64_t page = 0;
+    if (__builtin_mul_overflow(strides.token_byte_stride, given.page_size, &page) ||
+        (given.num_pages > 1 && page != strides.page_byte_stride)) {
+      refuse(op, "{}.page_byte_stride={} with {} tokens of {} bytes; pages must adjoin for tokens to be counted through them", what,
+             strides.page_byte_stride, given.page_size, strides.token_byte_stride);
+    }
+    strides.page_byte_stride = strides.token_byte_stride;
+  };
+  const auto respan_plane = [&](const char* what, const char* scales, KvPlane& plane) {
+    respan(what, plane);
+    const ScaleGranularity g = plane.scales.granularity;
+    if (g != ScaleGranularity::none && g != ScaleGranularity::tensor && g != ScaleGranularity::head) respan(scales, plane.scales);
+  };
+  respan_plane("store.k", "store.k.scales", store.k);
+  respan_plane("store.k_rope", "store.k_rope.scales", store.k_rope);
+  respan_plane("store.v", "store.v.scales", store.v);
+  return store;
+}
+
+KvSegment KeyLists::segment() const {
+  return {.qo_indptr = qo_indptr, .page_size = 1, .kv_indptr = kv_indptr, .kv_len = kv_len, .masked = false};
+}
+
+KeyLists key_lists(std::span<const std::int32_t> indices, std::int64_t num_rows) {
+  constexpr std::string_view op = "attention.key_lists";
+  if (num_rows < 0 || (num_rows == 0 ? !indices.empty() : std::ssize(indices) % num_rows != 0))
+    refuse(op, "num_rows={} with {} indices; every row must have the same number of entries", num_rows, indices.size());
+  const std::size_t top_k = num_rows == 0 ? 0 : indices.size() / static_cast<std::size_t>(num_rows);
+  KeyLists lists{.qo_indptr = {0}, .kv_indptr = {0}, .kv_len = {}, .kv_indices = {}};
+  lists.kv_indices.reserve(indices.size());
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    for (const std::int32_t token : indices.subspan(static_cast<std::size_t>(row) * top_k, top_k)) {
+      if (token >= 0) lists.kv_indices.push_back(token);
+    }
+    lists.qo_indptr.push_back(row + 1);
+    lists.kv_len.push_back(std::ssize(lists.kv_indices) - lists.kv_indptr.back());
+    lists.kv_indptr.push_back(std::ssize(lists.kv_indices));
+  }
+  return lists;
 }
 
 KvStore block_sparse_kv_store(const TensorView& k, const TensorView& v, std::int64_t page_size, KvLayout layout) {

@@ -132,8 +132,9 @@ Region region_of_scales(const KvStore& store, const KvPlane& plane, std::int64_t
     case ScaleGranularity::tensor: return region_of(scales.data, kScale);
     case ScaleGranularity::head:
       return {.data = static_cast<const std::byte*>(scales.data), .rows = heads, .row_stride = scales.head_byte_stride, .end = kScale};
-    case ScaleGranularity::token_head: return region_of_tokens(store, scales, heads, kScale);
-    case ScaleGranularity::block: return region_of_tokens(store, scales, heads, page::num_blocks(plane.dtype, dim));
+    case ScaleGranularity::token_head:
+    case ScaleGranularity::block:
+    case ScaleGranularity::token_group: return region_of_tokens(store, scales, heads, page::token_scale_bytes(plane, dim));
   }
   return {};
 }

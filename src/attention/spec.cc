@@ -12,9 +12,10 @@ namespace girih {
 std::vector<AttentionCapability> attention_capabilities() {
   const std::vector<DType> plain = {DType::f32, DType::f16, DType::bf16};
   const std::vector<DType> stored = {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8, DType::nvfp4, DType::mxfp4};
-  const std::vector<std::string> all = {"ragged", "paged",       "strided_table", "per_head_table", "page_pos",       "cascade",
-                                        "mla",    "two_part_qk", "rope",          "mask",           "logits",         "transforms",
-                                        "sink",   "softmax_off", "lse",           "partial_state",  "batch_invariant"};
+  const std::vector<std::string> all = {"ragged",      "paged",       "strided_table", "per_head_table", "page_pos",        "cascade",
+                                        "mla",         "two_part_qk", "rope",          "mask",           "logits",          "transforms",
+                                        "sink",        "softmax_off", "lse",           "partial_state",  "batch_invariant", "token_group",
+                                        "k_rope_dtype"};
   const auto row = [&](DeviceKind device, std::string family) {
     return AttentionCapability{.device = device,
                                .family = std::move(family),
@@ -33,6 +34,8 @@ std::vector<AttentionCapability> attention_capabilities() {
   mma.max_head_dim = 256;
   std::erase(mma.features, "rope");
   std::erase(mma.features, "transforms");
+  std::erase(mma.features, "token_group");  // but for MLA's, as the next
+  std::erase(mma.features, "k_rope_dtype");
   AttentionCapability wgmma = mma;
   wgmma.family = "wgmma";
   wgmma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8};  // 8 bits beside Q of 16: if asked for
@@ -58,22 +61,42 @@ void check_dtype(const char* field, DType value, const std::vector<DType>& allow
 }
 
 const char* granularity_name(ScaleGranularity g) {
-  constexpr std::array<const char*, 5> names = {"none", "tensor", "head", "token_head", "block"};
+  constexpr std::array<const char*, 6> names = {"none", "tensor", "head", "token_head", "block", "token_group"};
   const auto i = static_cast<std::size_t>(g);
   return i < names.size() ? names[i] : "?";
 }
 
-void check_scale(const char* field, ScaleGranularity g, DType dtype) {
+/// `dim`: of the plane.
+void check_scale(const char* field, ScaleGranularity g, DType dtype, int dim) {
   const bool block_type = dtype == DType::nvfp4 || dtype == DType::mxfp4;
   if (!is_quantised(dtype)) {
     if (g != ScaleGranularity::none) {
       fail(Code::invalid_argument, kOp, "spec.{}={} but {} data has no scales; use none", field, granularity_name(g), name(dtype));
     }
   } else if (block_type ? g != ScaleGranularity::block
-                        : g != ScaleGranularity::tensor && g != ScaleGranularity::head && g != ScaleGranularity::token_head) {
+                        : g == ScaleGranularity::none || g == ScaleGranularity::block || g > ScaleGranularity::token_group) {
     fail(Code::invalid_argument, kOp, "spec.{}={} does not fit {} data; use {}", field, granularity_name(g), name(dtype),
-         block_type ? "block" : "tensor, head or token_head");
+         block_type ? "block" : "tensor, head, token_head or token_group");
   }
+  if (g == ScaleGranularity::token_group && dim % kScaleGroup != 0) {
+    fail(Code::invalid_argument, kOp, "spec.{}=token_group with a plane of {} dims; must be a multiple of the {} that share a scale", field,
+         dim, kScaleGroup);
+  }
+}
+
+/// K's second tensor: of K's type with scales like K's, or of a float type.
+void check_rope_part(const AttentionSpec& spec) {
+  if (spec.head_dim_rope == 0) {
+    if (spec.k_rope_dtype)
+      fail(Code::invalid_argument, kOp, "spec.k_rope_dtype={} but spec.head_dim_rope=0: K has no second tensor", name(*spec.k_rope_dtype));
+    return;
+  }
+  const DType type = *spec.k_rope_dtype;
+  if (type != spec.k_dtype && type != DType::f32 && type != DType::f16 && type != DType::bf16) {
+    fail(Code::invalid_argument, kOp, "spec.k_rope_dtype={} beside k_dtype={}; must be the same, or f32, f16 or bf16", name(type),
+         name(spec.k_dtype));
+  }
+  if (rope_scale(spec) != ScaleGranularity::none) check_scale("k_scale", spec.k_scale, type, spec.head_dim_rope);
 }
 
 void check_head_dim(const char* field, int value, int max) {
@@ -81,6 +104,9 @@ void check_head_dim(const char* field, int value, int max) {
 }
 
 }  // namespace
+
+DType rope_dtype(const AttentionSpec& spec) { return spec.k_rope_dtype.value_or(spec.k_dtype); }
+ScaleGranularity rope_scale(const AttentionSpec& spec) { return is_quantised(rope_dtype(spec)) ? spec.k_scale : ScaleGranularity::none; }
 
 bool is_quantised(DType t) { return t == DType::e4m3 || t == DType::e5m2 || t == DType::i8 || t == DType::nvfp4 || t == DType::mxfp4; }
 
@@ -115,8 +141,10 @@ AttentionSpec normalise(const AttentionSpec& given, const variant::Program& prog
     spec.v_scale = spec.k_scale;
   }
   check_dtype("v_dtype", spec.v_dtype, row->kv_dtypes);
-  check_scale("k_scale", spec.k_scale, spec.k_dtype);
-  check_scale("v_scale", spec.v_scale, spec.v_dtype);
+  check_scale("k_scale", spec.k_scale, spec.k_dtype, first_part_dim(spec));
+  if (!spec.v_is_k) check_scale("v_scale", spec.v_scale, spec.v_dtype, spec.head_dim_vo);
+  if (spec.head_dim_rope > 0) spec.k_rope_dtype = rope_dtype(spec);
+  check_rope_part(spec);
   if (!std::isfinite(spec.sm_scale)) fail(Code::invalid_argument, kOp, "spec.sm_scale={} is not finite", spec.sm_scale);
   if (spec.sm_scale == 0) spec.sm_scale = 1.0 / std::sqrt(static_cast<double>(spec.head_dim_qk));
 
@@ -148,10 +176,11 @@ AttentionSpec normalise(const AttentionSpec& given, const variant::Program& prog
 
 std::string spec_key(const AttentionSpec& s, const variant::Program& program) {
   const auto scale_letter = [](ScaleGranularity g) {
-    return std::array<const char*, 5>{"", "t", "h", "th", "b"}[static_cast<std::size_t>(g)];
+    return std::array<const char*, 6>{"", "t", "h", "th", "b", "tg"}[static_cast<std::size_t>(g)];
   };
   std::string key = fmt::format("attention_{}x{}_d{}", s.num_qo_heads, s.num_kv_heads, s.head_dim_qk);
   if (s.head_dim_rope > 0) key += fmt::format("r{}", s.head_dim_rope);
+  if (s.head_dim_rope > 0 && rope_dtype(s) != s.k_dtype) key += name(rope_dtype(s));
   if (s.head_dim_vo != s.head_dim_qk) key += fmt::format("_{}", s.head_dim_vo);
   key += fmt::format("_{}_k_{}{}", name(s.q_dtype), name(s.k_dtype), scale_letter(s.k_scale));
   key += s.v_is_k ? std::string("_vk") : fmt::format("_v_{}{}", name(s.v_dtype), scale_letter(s.v_scale));

@@ -19,4 +19,8 @@ inline int first_part_dim(const AttentionSpec& spec) { return spec.head_dim_qk -
 
 bool is_quantised(DType t);
 
+/// Of K's second tensor (head_dim_rope > 0).
+DType rope_dtype(const AttentionSpec& spec);
+ScaleGranularity rope_scale(const AttentionSpec& spec);
+
 }  // namespace girih::attention

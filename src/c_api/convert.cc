@@ -10,13 +10,13 @@ namespace {
 
 static_assert(static_cast<int>(DType::u8) == GIRIH_U8 && static_cast<int>(DType::nvfp4) == GIRIH_NVFP4);
 static_assert(static_cast<int>(DeviceKind::cuda) == GIRIH_CUDA);
-static_assert(static_cast<int>(ScaleGranularity::block) == GIRIH_SCALE_BLOCK);
+static_assert(static_cast<int>(ScaleGranularity::token_group) == GIRIH_SCALE_TOKEN_GROUP);
 static_assert(static_cast<int>(LseKind::base2) == GIRIH_LSE_BASE2);
 static_assert(static_cast<int>(QuantScale::tile) == GIRIH_QUANT_TILE);
 static_assert(TensorView::kMaxRank == GIRIH_MAX_RANK && kEndlessPage == GIRIH_ENDLESS_PAGE);
 
 constexpr int kNumDTypes = GIRIH_U8 + 1;
-constexpr int kNumGranularities = GIRIH_SCALE_BLOCK + 1;
+constexpr int kNumGranularities = GIRIH_SCALE_TOKEN_GROUP + 1;
 
 /// A zeroed struct has 0, which no scale may be.
 float factor(float value) { return value == 0 ? 1.0F : value; }
@@ -166,7 +166,6 @@ ParamList params(const Call& call, const girih_param_value* values, std::int64_t
 }
 
 AttentionSpec spec(const Call& call, const girih_attention_spec& s, const Field& field) {
-  call.reserved(s.reserved, field);
   const auto type = [&](girih_dtype value, const char* name) { return dtype(call, value, Field(field, name)); };
   const auto scale = [&](girih_scale_granularity value, const char* name) {
     return call.enumerator<ScaleGranularity>(value, kNumGranularities, Field(field, name));
@@ -180,6 +179,7 @@ AttentionSpec spec(const Call& call, const girih_attention_spec& s, const Field&
                      .k_dtype = type(s.k_dtype, "k_dtype"),
                      .v_dtype = type(s.v_dtype, "v_dtype"),
                      .o_dtype = type(s.o_dtype, "o_dtype"),
+                     .k_rope_dtype = {},
                      .k_scale = scale(s.k_scale, "k_scale"),
                      .v_scale = scale(s.v_scale, "v_scale"),
                      .v_is_k = call.flag(s.v_is_k, Field(field, "v_is_k")),
@@ -188,6 +188,8 @@ AttentionSpec spec(const Call& call, const girih_attention_spec& s, const Field&
                      .partial_state = call.flag(s.partial_state, Field(field, "partial_state")),
                      .batch_invariant = call.flag(s.batch_invariant, Field(field, "batch_invariant")),
                      .variant = {}};
+  if (call.enumerator<int>(s.k_rope_dtype_plus_one, kNumDTypes + 1, Field(field, "k_rope_dtype_plus_one")) > 0)
+    spec.k_rope_dtype = static_cast<DType>(s.k_rope_dtype_plus_one - 1);
   if (s.variant != nullptr) spec.variant = call.handle(s.variant, Field(field, "variant")).value;
   return spec;
 }

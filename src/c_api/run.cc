@@ -102,6 +102,18 @@ girih_status girih_ragged_kv_store(const girih_tensor* k, const girih_tensor* v,
   });
 }
 
+girih_status girih_mla_token_kv_store(const girih_tensor* tokens, int32_t latent_dim, int32_t rope_dim, girih_kv_store* out) {
+  return guarded("girih_mla_token_kv_store", [&](const Call& call) {
+    call.out(out, "out") = to_c(girih::mla_token_kv_store(tensor(call, tokens, "tokens"), latent_dim, rope_dim));
+  });
+}
+
+girih_status girih_single_token_pages(const girih_kv_store* store, girih_kv_store* out) {
+  return guarded("girih_single_token_pages", [&](const Call& call) {
+    call.out(out, "out") = to_c(girih::single_token_pages(girih::c_api::kv_store(call, store, "store")));
+  });
+}
+
 girih_status girih_block_sparse_kv_store(const girih_tensor* k, const girih_tensor* v, int64_t page_size, girih_kv_layout layout,
                                          girih_kv_store* out) {
   return guarded("girih_block_sparse_kv_store", [&](const Call& call) {

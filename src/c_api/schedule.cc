@@ -49,7 +49,7 @@ girih_attention_spec c_spec(const AttentionSpec& s, const girih_variant& variant
           .lse = static_cast<girih_lse_kind>(s.lse),
           .partial_state = s.partial_state ? 1 : 0,
           .batch_invariant = s.batch_invariant ? 1 : 0,
-          .reserved = 0,
+          .k_rope_dtype_plus_one = s.k_rope_dtype ? static_cast<std::int32_t>(*s.k_rope_dtype) + 1 : 0,
           .variant = &variant};
 }
 

@@ -88,7 +88,7 @@ PlaneJob make_job(std::string_view tensor_name, std::string_view plane_name, con
   job.heads = heads;
   job.dim = t.shape[2];
   const bool in_place = job.source_dim_stride == element && reinterpret_cast<std::uintptr_t>(t.data) % alignof(float) == 0;
-  job.writer = page::row_writer(t.dtype, in_place, plane.dtype, plane.scales.granularity == ScaleGranularity::token_head);
+  job.writer = page::row_writer(t.dtype, in_place, plane.dtype, plane.scales.granularity);
   const std::int64_t row = job.dim * element;
   const bool adjacent = heads == 1 || (plane.head_byte_stride == row && job.source_head_stride == row);
   if (job.writer.move != nullptr && adjacent && job.source_dim_stride == element && page::dense_row(plane)) job.token_bytes = heads * row;
@@ -100,7 +100,7 @@ void write_token(const PlaneJob& job, std::int64_t row, std::int64_t page_id, st
   const KvPlane& plane = *job.plane;
   const KvScales& scales = plane.scales;
   const std::int64_t byte_stride = page::dim_byte_stride(plane);
-  const bool computed = scales.granularity == ScaleGranularity::token_head || scales.granularity == ScaleGranularity::block;
+  const bool computed = page::is_computed(scales.granularity);
   std::array<float, page::kMaxDim> buffer;
   for (std::int64_t head = 0; head < job.heads; ++head) {
     const char* source = job.source + row * job.source_row_stride + head * job.source_head_stride;

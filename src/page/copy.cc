@@ -77,9 +77,8 @@ void add_plane(std::string_view what, const KvStore& store, const KvPlane& plane
                             : make_shape(plane.data, plane.page_byte_stride, bits(plane.dtype) / 8,
                                          {token, head, Axis{dim, page::dim_byte_stride(plane)}}));
   const KvScales& scales = plane.scales;
-  if (scales.granularity != ScaleGranularity::token_head && scales.granularity != ScaleGranularity::block) return;
-  const std::int64_t unit = four_bit ? page::num_blocks(plane.dtype, dim) : static_cast<std::int64_t>(sizeof(float));
-  shapes.push_back(make_shape(scales.data, scales.page_byte_stride, unit,
+  if (!page::is_computed(scales.granularity)) return;
+  shapes.push_back(make_shape(scales.data, scales.page_byte_stride, page::token_scale_bytes(plane, dim),
                               {Axis{store.page_size, scales.token_byte_stride}, Axis{heads, scales.head_byte_stride}, Axis{}}));
 }
 

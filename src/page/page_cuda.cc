@@ -29,13 +29,13 @@ void describe_plane(const PlaneSource& source, rows::Launch::Part part) {
               dim_byte_stride(plane)};
   args.page_stride = plane.page_byte_stride;
   const KvScales& scales = plane.scales;
-  config.scaling = std::array{abi::Scaling::none, abi::Scaling::tensor, abi::Scaling::head, abi::Scaling::row,
-                              abi::Scaling::block}[static_cast<std::size_t>(scales.granularity)];
+  config.scaling = std::array{abi::Scaling::none, abi::Scaling::tensor, abi::Scaling::head,
+                              abi::Scaling::row,  abi::Scaling::block,  abi::Scaling::block}[static_cast<std::size_t>(scales.granularity)];
   args.scales = static_cast<unsigned char*>(const_cast<void*>(scales.data));
   args.scale_page_stride = scales.page_byte_stride;
   args.scale_row_stride = scales.token_byte_stride;
   args.scale_head_stride = scales.head_byte_stride;
-  args.scale_block_stride = 1;
+  args.scale_block_stride = scales.granularity == ScaleGranularity::token_group ? 4 : 1;
   args.global_scale = scales.global_scale;
 }
 

@@ -17,6 +17,7 @@ std::string_view name_of(ScaleGranularity g) {
     case ScaleGranularity::head: return "head";
     case ScaleGranularity::token_head: return "token_head";
     case ScaleGranularity::block: return "block";
+    case ScaleGranularity::token_group: return "token_group";
   }
   return "invalid";
 }
@@ -35,12 +36,13 @@ void check_scales(std::string_view op, std::string_view what, const KvStore& sto
   const ScaleGranularity g = scales.granularity;
   const bool eight_bit = bits(plane.dtype) == 8;
   const bool four_bit = bits(plane.dtype) == 4;
-  const bool fits = eight_bit  ? g == ScaleGranularity::tensor || g == ScaleGranularity::head || g == ScaleGranularity::token_head
+  const bool fits = eight_bit
+                        ? g == ScaleGranularity::tensor || g == ScaleGranularity::head || (is_computed(g) && g != ScaleGranularity::block)
                     : four_bit ? g == ScaleGranularity::block
                                : g == ScaleGranularity::none;
   if (!fits) {
     fail(Code::invalid_argument, op, "{}.scales.granularity={} with dtype {}; must be {}", what, name_of(g), name(plane.dtype),
-         eight_bit ? "tensor, head or token_head" : (four_bit ? "block" : "none"));
+         eight_bit ? "tensor, head, token_head or token_group" : (four_bit ? "block" : "none"));
   }
   if (g == ScaleGranularity::none) {
     if (scales.global_scale != 1.0F) {
@@ -55,8 +57,12 @@ void check_scales(std::string_view op, std::string_view what, const KvStore& sto
   if (scales.data == nullptr) {
     fail(Code::invalid_argument, op, "{}.scales.data is null; {} with granularity {} needs scales", what, name(plane.dtype), name_of(g));
   }
+  if (g == ScaleGranularity::token_group && dim % kScaleGroup != 0) {
+    fail(Code::invalid_argument, op, "{} has {} dims with scales.granularity=token_group; must be a multiple of the {} that share a scale",
+         what, dim, kScaleGroup);
+  }
   if (g == ScaleGranularity::tensor) return;
-  const std::int64_t size = g == ScaleGranularity::block ? num_blocks(plane.dtype, dim) : static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t size = token_scale_bytes(plane, dim);
   check_stride(op, what, "scales.head", heads, scales.head_byte_stride, size);
   if (g == ScaleGranularity::head) return;
   const bool endless = store.page_size == kEndlessPage;
@@ -107,7 +113,7 @@ void check_plane_aligned(std::string_view op, std::string_view what, const KvPla
   const KvScales& scales = plane.scales;
   const ScaleGranularity g = scales.granularity;
   if (g == ScaleGranularity::none || g == ScaleGranularity::block) return;  // a block's scale is a byte
-  const bool by_token = g == ScaleGranularity::token_head;
+  const bool by_token = is_computed(g);
   if (!cuda::is_aligned(scales.data, DType::f32,
                         {by_token && has_pages ? scales.page_byte_stride : 0, by_token ? scales.token_byte_stride : 0,
                          g == ScaleGranularity::tensor ? 0 : scales.head_byte_stride})) {

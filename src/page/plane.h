@@ -37,6 +37,20 @@ inline std::int64_t num_blocks(DType t, std::int64_t dim) {
   return (dim + block - 1) / block;
 }
 
+/// Whether every token and head has scales of its own, which append computes.
+inline bool is_computed(ScaleGranularity g) {
+  return g == ScaleGranularity::token_head || g == ScaleGranularity::block || g == ScaleGranularity::token_group;
+}
+/// Bytes of the scales of one token and head (other granularities: of a scale).
+inline std::int64_t token_scale_bytes(const KvPlane& plane, std::int64_t dim) {
+  constexpr std::int64_t kScale = sizeof(float);
+  switch (plane.scales.granularity) {
+    case ScaleGranularity::block: return num_blocks(plane.dtype, dim);
+    case ScaleGranularity::token_group: return dim / kScaleGroup * kScale;
+    default: return kScale;
+  }
+}
+
 /// Address of [page, token, head 0] in a plane or its scales (both have data and byte strides). Appending and copying write: the store's
 /// pointers are const because attention only reads.
 template <typename Strides>

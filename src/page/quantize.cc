@@ -71,6 +71,15 @@ void store_row_scaled(const float* row, std::int64_t dim, float global, char* ou
   store_scaled<kType>(row, dim, chosen.scale, out, byte_stride, nullptr);
 }
 
+/// 8-bit types whose scales are computed, one for each kScaleGroup elements.
+template <DType kType>
+void store_group_scaled(const float* row, std::int64_t dim, float global, char* out, std::int64_t byte_stride, char* scale_out) {
+  for (std::int64_t begin = 0; begin < dim; begin += kScaleGroup) {
+    store_row_scaled<kType>(row + begin, kScaleGroup, global, out + begin * byte_stride, byte_stride,
+                            scale_out + begin / kScaleGroup * static_cast<std::int64_t>(sizeof(float)));
+  }
+}
+
 /// Packs codes of a block that starts at an even element; an odd end leaves the high nibble 0.
 void store_e2m1(const float* block, std::int64_t count, float scale, std::uint8_t* out) {
   std::array<std::uint8_t, 32> codes{};
@@ -100,7 +109,7 @@ void store_blocks(const float* row, std::int64_t dim, float global, char* out, s
 
 }  // namespace
 
-RowWriter row_writer(DType source, bool in_place, DType target, bool row_scales) {
+RowWriter row_writer(DType source, bool in_place, DType target, ScaleGranularity scale) {
   RowWriter writer;
   if (source == target) {
     writer.move = bits(target) == 32 ? move_row<std::uint32_t> : move_row<std::uint16_t>;
@@ -115,11 +124,12 @@ RowWriter row_writer(DType source, bool in_place, DType target, bool row_scales)
       }
     });
   }
-  writer.store = with_format(target, [row_scales]<DType kType>() -> decltype(RowWriter::store) {
+  writer.store = with_format(target, [scale]<DType kType>() -> decltype(RowWriter::store) {
     if constexpr (bits(kType) == 4) {
       return store_blocks<kType>;
     } else if constexpr (bits(kType) == 8) {
-      return row_scales ? store_row_scaled<kType> : store_scaled<kType>;
+      if (scale == ScaleGranularity::token_group) return store_group_scaled<kType>;
+      return scale == ScaleGranularity::token_head ? store_row_scaled<kType> : store_scaled<kType>;
     } else {
       return store_plain<kType>;
     }

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "girih/tensor.h"
+#include "girih/attention.h"
 
 namespace girih::page {
 
@@ -17,8 +17,8 @@ struct RowWriter {
   void (*move)(const char* source, std::int64_t source_byte_stride, std::int64_t dim, char* out, std::int64_t byte_stride) = nullptr;
 };
 
-/// The writer from `source` (f32, f16, bf16) to `target`; `row_scales` = scales per token and head are computed, `in_place` =
-/// source rows are aligned and their elements adjacent.
-RowWriter row_writer(DType source, bool in_place, DType target, bool row_scales);
+/// The writer from `source` (f32, f16, bf16) to `target`, whose scales are `scale`; `in_place` = source rows are aligned and their
+/// elements adjacent.
+RowWriter row_writer(DType source, bool in_place, DType target, ScaleGranularity scale);
 
 }  // namespace girih::page

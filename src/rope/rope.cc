@@ -192,7 +192,7 @@ void add_plane(const Checker& check, std::string_view name, const KvStore& store
   params.scale_page_stride = s.page_byte_stride;
   params.scale_row_stride = s.token_byte_stride;
   params.scale_head_stride = s.head_byte_stride;
-  params.scale_block_stride = 1;
+  params.scale_block_stride = s.granularity == ScaleGranularity::token_group ? 4 : 1;
   params.global_scale = s.global_scale;
   switch (s.granularity) {
     case ScaleGranularity::tensor: config.scaling = Scaling::tensor; break;

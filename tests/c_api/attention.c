@@ -291,6 +291,29 @@ static void shared_prefix(girih_context* context) {
   free(workspace.allocation);
 }
 
+// Pools of MLA's fp8 tokens, as stores.
+static void mla_tokens(void) {
+  static unsigned char pool[2 * 4 * 656];
+  girih_tensor tokens = {0};
+  tokens.data = pool;
+  tokens.dtype = GIRIH_U8;
+  tokens.rank = 3;
+  const int64_t shape[] = {2, 4, 656}, strides[] = {4 * 656, 656, 1};
+  memcpy(tokens.shape, shape, sizeof shape);
+  memcpy(tokens.strides, strides, sizeof strides);
+  girih_kv_store store, single;
+  OK(girih_mla_token_kv_store(&tokens, 512, 64, &store));
+  CHECK(store.page_size == 4 && store.num_pages == 2 && store.k.dtype == GIRIH_E4M3 && store.k_rope.dtype == GIRIH_BF16);
+  CHECK(store.k.scales.granularity == GIRIH_SCALE_TOKEN_GROUP && store.k.scales.data == pool + 512 && store.k_rope.data == pool + 528);
+  OK(girih_single_token_pages(&store, &single));
+  CHECK(single.page_size == 1 && single.num_pages == 8 && single.k.page_byte_stride == 656);
+  FAILS(GIRIH_INVALID_ARGUMENT, "latent_dim=100", girih_mla_token_kv_store(&tokens, 100, 64, &store));
+  FAILS(GIRIH_INVALID_ARGUMENT, "store is NULL", girih_single_token_pages(NULL, &single));
+  girih_attention_spec spec;
+  OK(girih_attention_spec_init(&spec, sizeof spec));
+  CHECK(spec.k_rope_dtype_plus_one == 0);
+}
+
 // Blocks of 4 x 4: the diagonal and the first column, as BSR and by a mask of blocks.
 static void block_sparse(girih_context* context) {
   enum { kTokens = 12 };
@@ -458,6 +481,7 @@ static void lengths_and_capabilities(void) {
 void test_attention(girih_context* context) {
   paged_decode(context);
   shared_prefix(context);
+  mla_tokens();
   block_sparse(context);
   one_call_and_merges(context);
   lengths_and_capabilities();

@@ -28,7 +28,8 @@ VariantOptions = struct("VariantOptions", ("struct_size", u64), ("name", text), 
                         ("softmax", i32), ("reserved", i32))
 Spec = struct("Spec", ("struct_size", u64), *((name, i32) for name in (
     "num_qo_heads num_kv_heads head_dim_qk head_dim_vo head_dim_rope q_dtype k_dtype v_dtype o_dtype k_scale v_scale v_is_k").split()),
-    ("sm_scale", f64), ("lse", i32), ("partial_state", i32), ("batch_invariant", i32), ("reserved", i32), ("variant", ptr))
+    ("sm_scale", f64), ("lse", i32), ("partial_state", i32), ("batch_invariant", i32), ("k_rope_dtype_plus_one", i32),
+    ("variant", ptr))
 Limits = struct("Limits", ("struct_size", u64), *((name, i64) for name in (
     "max_tokens max_requests max_segments max_groups max_kv_len max_param_bytes max_qo_len max_items").split()))
 ScheduleInfo = struct("ScheduleInfo", ("struct_size", u64), ("key", text), ("workspace_bytes", i64), ("num_regions", i64),

@@ -166,8 +166,9 @@ static void plans_and_runs(girih_context* context) {
   spec.v_is_k = 2;
   FAILS(GIRIH_INVALID_ARGUMENT, "spec.v_is_k=2; must be 0 or 1", girih_schedule_create(context, &spec, &limits, NULL, &schedule));
   spec = spec_of(GIRIH_F32);
-  spec.reserved = 1;
-  FAILS(GIRIH_INVALID_ARGUMENT, "spec.reserved=1; must be 0", girih_schedule_create(context, &spec, &limits, NULL, &schedule));
+  spec.k_rope_dtype_plus_one = 12;
+  FAILS(GIRIH_INVALID_ARGUMENT, "spec.k_rope_dtype_plus_one=12 is unknown",
+        girih_schedule_create(context, &spec, &limits, NULL, &schedule));
   spec = spec_of(GIRIH_F32);
   girih_schedule_options options;
   OK(girih_schedule_options_init(&options, sizeof options));
@@ -239,8 +240,8 @@ static void plans_and_runs(girih_context* context) {
   data.store.k.dtype = 12;
   FAILS(GIRIH_INVALID_ARGUMENT, "args.segments[0].store.k.dtype=12 is unknown", girih_run(context, schedule, plan, &args));
   data.store.k.dtype = GIRIH_F32;
-  data.store.v.scales.granularity = 5;
-  FAILS(GIRIH_INVALID_ARGUMENT, "args.segments[0].store.v.scales.granularity=5", girih_run(context, schedule, plan, &args));
+  data.store.v.scales.granularity = 6;
+  FAILS(GIRIH_INVALID_ARGUMENT, "args.segments[0].store.v.scales.granularity=6", girih_run(context, schedule, plan, &args));
   data.store.v.scales.granularity = GIRIH_SCALE_NONE;
   data.num_kv_indices = 3;
   FAILS(GIRIH_INVALID_ARGUMENT, "args.segments[0].kv_indices is NULL with 3 entries", girih_run(context, schedule, plan, &args));

@@ -14,8 +14,9 @@ inline constexpr std::array kLayouts{Layout::ragged, Layout::ragged_gaps,       
                                      Layout::padded, Layout::token_contiguous_v};
 
 inline std::string_view name(Layout l) {
-  constexpr std::array<std::string_view, 10> kNames{"ragged",     "ragged_gaps",    "ragged_hnd",  "nhd",    "hnd",
-                                                    "one_tensor", "one_tensor_hnd", "interleaved", "padded", "token_contiguous_v"};
+  constexpr std::array<std::string_view, 11> kNames{"ragged", "ragged_gaps",        "ragged_hnd",     "nhd",
+                                                    "hnd",    "one_tensor",         "one_tensor_hnd", "interleaved",
+                                                    "padded", "token_contiguous_v", "tokens"};
   return kNames[static_cast<std::size_t>(l)];
 }
 
@@ -317,6 +318,103 @@ inline std::vector<AttentionCase> dtype_cases() {
     set_kv(c.spec, v.type, v.scale, v.type, v.scale);
     cases.push_back(std::move(c));
   }
+  return cases;
+}
+
+/// Scales of parts of a row, and a second tensor of K of a type of its own; above all MLA's tokens of 656 bytes (DeepSeek-V3.2).
+inline std::vector<AttentionCase> token_group_cases() {
+  using G = ScaleGranularity;
+  std::vector<AttentionCase> cases;
+  const auto add = [&](std::string name, const AttentionSpec& spec, const Lengths& l, Layout layout, std::int64_t page_size = 16) {
+    cases.push_back(make_case(std::move(name), spec, l, layout, page_size));
+    cases.back().spec.q_dtype = std::array{DType::bf16, DType::f32, DType::f16}[cases.size() % 3];
+    return &cases.back();
+  };
+  for (const DType t : {DType::e4m3, DType::e5m2, DType::i8}) {
+    for (Layout layout : {Layout::nhd, Layout::hnd, Layout::padded, Layout::ragged, Layout::one_tensor}) {
+      AttentionSpec spec = make_spec(6, 2, 128);
+      set_kv(spec, t, G::token_group, t, G::token_group);
+      add(fmt::format("kv_{}_token_group_{}", girih::name(t), name(layout)), spec, lengths("mixed"), layout);
+    }
+  }
+  for (const auto& [qk, vo] : {std::pair{256, 384}, {384, 128}, {1024, 1024}}) {
+    AttentionSpec spec = make_spec(2, 1, qk, vo);
+    set_kv(spec, DType::e4m3, G::token_group, DType::i8, G::token_group);
+    add(fmt::format("kv_token_group_dim{}x{}", qk, vo), spec, lengths("append"), Layout::nhd);
+  }
+  {
+    AttentionSpec spec = make_spec(4, 2, 128, 40);
+    set_kv(spec, DType::e5m2, G::token_group, DType::bf16, G::none);
+    add("k_token_group_v_bf16", spec, lengths("mixed"), Layout::hnd);
+    spec = make_spec(4, 2, 40, 128);
+    set_kv(spec, DType::e4m3, G::token_head, DType::e4m3, G::token_group);
+    add("k_token_head_v_token_group", spec, lengths("mixed"), Layout::padded);
+    add("v_token_group_token_contiguous", spec, lengths("mixed"), Layout::token_contiguous_v);
+    spec = make_spec(4, 2, 128);
+    set_kv(spec, DType::e4m3, G::token_group, DType::e4m3, G::token_group);
+    spec.variant.rope = Rope{};
+    add("token_group_with_rope", spec, lengths("mixed"), Layout::nhd);
+    spec.variant.rope.reset();
+    spec.variant.value = x() * 0.5F;
+    add("token_group_with_a_value_hook", spec, lengths("mixed"), Layout::nhd);
+  }
+  // K's second tensor beside any first.
+  struct Parts {
+    DType k;
+    G scale;
+    DType rope;
+  };
+  for (const Parts& p : {Parts{DType::bf16, G::none, DType::f32},
+                         {DType::e4m3, G::tensor, DType::bf16},
+                         {DType::i8, G::token_head, DType::f16},
+                         {DType::nvfp4, G::block, DType::bf16},
+                         {DType::f32, G::none, DType::bf16}}) {
+    AttentionSpec spec = make_spec(4, 2, 96, 64);
+    set_kv(spec, p.k, p.scale, DType::bf16, G::none);
+    spec.head_dim_rope = 32;
+    spec.k_rope_dtype = p.rope;
+    add(fmt::format("rope_{}_beside_{}", girih::name(p.rope), girih::name(p.k)), spec, lengths("mixed"), Layout::nhd);
+  }
+  // A second tensor with groups of its own.
+  {
+    AttentionSpec spec = make_spec(4, 2, 384, 64);
+    set_kv(spec, DType::e4m3, G::token_group, DType::bf16, G::none);
+    spec.head_dim_rope = 128;
+    add("token_group_in_both_parts", spec, lengths("append"), Layout::padded);
+  }
+  const auto mla = [](int heads, int latent, int rope, int vo) {
+    AttentionSpec spec = make_spec(heads, 1, latent + rope, vo);
+    set_kv(spec, DType::e4m3, G::token_group, DType::e4m3, G::token_group);
+    spec.head_dim_rope = rope;
+    spec.k_rope_dtype = DType::bf16;
+    spec.v_is_k = true;
+    spec.sm_scale = 1 / std::sqrt(192.0);
+    return spec;
+  };
+  for (std::string_view l : {"decode", "append", "prefill"}) {
+    for (std::int64_t page_size : {1, 64})
+      add(fmt::format("mla_tokens_{}_ps{}", l, page_size), mla(16, 512, 64, 512), lengths(l), Layout::tokens, page_size)->spec.q_dtype =
+          DType::bf16;
+  }
+  add("mla_tokens_small", mla(4, 128, 32, 64), lengths("mixed"), Layout::tokens);
+  add("mla_tokens_many_heads", mla(128, 512, 64, 512), {"", {1, 2}, {70, 33}}, Layout::tokens, 64)->spec.q_dtype = DType::bf16;
+  // Lists of tokens as an indexer makes them: some rows have none, unused entries are wild, unused slots NaN.
+  for (const bool strided : {false, true}) {
+    AttentionCase& c =
+        *add(strided ? "mla_tokens_lists_strided" : "mla_tokens_lists", mla(16, 512, 64, 512), {"", {5, 1, 9}, {}}, Layout::tokens, 1);
+    c.spec.q_dtype = DType::bf16;
+    c.spec.variant.mask = {};
+    c.kv_len = {200, 50, 300};
+    SegmentCase& s = c.segments[0];
+    s.masked = false;
+    s.strided_table = strided;
+    for (std::int64_t row = 0; row <= 15; ++row) s.qo_indptr.push_back(row);
+    for (std::int64_t row = 0; row < 15; ++row) s.kv_len.push_back(row % 4 == 2 ? 0 : row * 29 % 131);
+  }
+  // Scales of 0: such parts of keys and values are zeros, whatever the codes.
+  AttentionCase& zeros = *add("mla_tokens_zero_scales", mla(16, 512, 64, 512), {"", {1, 4}, {40, 77}}, Layout::tokens, 64);
+  zeros.spec.q_dtype = DType::bf16;
+  zeros.edit_scale = [](const Site& s, double drawn) { return (s.index + s.dim / kScaleGroup) % 3 == 0 || s.index % 5 == 1 ? 0.0 : drawn; };
   return cases;
 }
 

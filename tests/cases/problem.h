@@ -19,7 +19,9 @@
 #include <vector>
 
 #include "attention/schedule.h"
+#include "attention/spec.h"
 #include "girih/attention.h"
+#include "page/plane.h"
 #include "ref/attention.h"
 #include "ref/dtypes.h"
 
@@ -36,6 +38,7 @@ enum class Layout : std::uint8_t {
   interleaved,     // three layers in a page, ours the middle one
   padded,          // odd gaps after every head's row; per-token scales lie inside the row
   token_contiguous_v,
+  tokens,  // all that a token has in one row: K, its scales, its RoPE part (one KV head)
 };
 
 enum class Plane : std::uint8_t { q, k, v };
@@ -68,10 +71,11 @@ struct AttentionCase {
   std::vector<SegmentCase> segments;
   std::vector<std::int64_t> kv_len, q_pos, q_rope_pos;  // optional, per request
   std::vector<ref::Param> params;
-  std::vector<std::int64_t> data_id;                // identity of request r's data (segments without qo_indptr likewise); empty = r
-  bool packed_q = false;                            // q is a slice of packed QKV rows
-  std::function<double(const Site&, double)> edit;  // replaces a drawn value
-  std::function<bool(const ref::Vars&)> mask;       // hand-written twins of the variant's hooks, for the reference
+  std::vector<std::int64_t> data_id;                      // identity of request r's data (segments without qo_indptr likewise); empty = r
+  bool packed_q = false;                                  // q is a slice of packed QKV rows
+  std::function<double(const Site&, double)> edit;        // replaces a drawn value
+  std::function<double(const Site&, double)> edit_scale;  // token_group: replaces a drawn scale; the site's dim is any of the group
+  std::function<bool(const ref::Vars&)> mask;             // hand-written twins of the variant's hooks, for the reference
   std::function<double(double, const ref::Vars&)> logits;
 };
 
@@ -159,12 +163,23 @@ class Problem {
   struct PlaneShape {
     KvPlane* plane;
     Plane kind;
+    DType dtype;
     int first_dim, dim;
     ScaleGranularity granularity;
     std::int64_t row_bytes, scale_offset, page_bytes, page_offset;
   };
-  DType dtype_of(Plane p) const { return p == Plane::q ? spec.q_dtype : p == Plane::k ? spec.k_dtype : spec.v_dtype; }
+  bool is_rope_part(const Site& site) const { return site.plane == Plane::k && site.dim >= dim_k(); }
+  DType dtype_of(const Site& site) const {
+    if (site.plane == Plane::k) return is_rope_part(site) ? attention::rope_dtype(spec) : spec.k_dtype;
+    return site.plane == Plane::q ? spec.q_dtype : spec.v_dtype;
+  }
   double scale(const Site& site) const;
+  /// Bytes of a token and head's scales.
+  static std::int64_t scale_item(const PlaneShape& p) {
+    const int block = ref::block_size(p.dtype);
+    if (p.granularity == ScaleGranularity::token_group) return p.dim / kScaleGroup * 4;
+    return block ? (p.dim + block - 1) / block : 4;
+  }
   std::uint32_t scale_code(const Site& site) const;
   std::uint32_t code(const Site& site) const;
   void build_query(std::byte poison);
@@ -177,17 +192,19 @@ class Problem {
 
 // ------------------------------------------------------------------------------------------------ values
 
+inline constexpr float kGlobalScale = 0.75F;
+
 inline std::uint32_t Problem::scale_code(const Site& site) const {  // block scales
   Site block = site;
-  block.dim = -1 - site.dim / ref::block_size(dtype_of(site.plane));
-  if (dtype_of(site.plane) == DType::mxfp4) return 124 + static_cast<std::uint32_t>(hash(block) % 3);
+  const DType type = site.plane == Plane::k ? spec.k_dtype : spec.v_dtype;
+  block.dim = -1 - site.dim / ref::block_size(type);
+  if (type == DType::mxfp4) return 124 + static_cast<std::uint32_t>(hash(block) % 3);
   return ref::encode(DType::e4m3, 0.25 + uniform(hash(block)));
 }
 
-inline constexpr float kGlobalScale = 0.75F;
-
 inline double Problem::scale(const Site& site) const {
   const ScaleGranularity granularity = site.plane == Plane::q   ? ScaleGranularity::none
+                                       : is_rope_part(site)     ? attention::rope_scale(spec)
                                        : site.plane == Plane::k ? spec.k_scale
                                                                 : spec.v_scale;
   Site at{.plane = site.plane, .segment = site.segment};
@@ -196,14 +213,20 @@ inline double Problem::scale(const Site& site) const {
     case ScaleGranularity::block: {
       // The RoPE part of K has blocks of its own: count from its first element.
       Site own = site;
-      if (site.plane == Plane::k && site.dim >= dim_k()) own.dim = site.dim - dim_k() + (1 << 20);
+      if (is_rope_part(site)) own.dim = site.dim - dim_k() + (1 << 20);
       const std::uint32_t c8 = scale_code(own);
-      return (dtype_of(site.plane) == DType::mxfp4 ? ref::decode_e8m0(c8) : ref::decode(DType::e4m3, c8)) * kGlobalScale;
+      return (dtype_of(site) == DType::mxfp4 ? ref::decode_e8m0(c8) : ref::decode(DType::e4m3, c8)) * kGlobalScale;
     }
     case ScaleGranularity::token_head:
       at = site;
       at.dim = -1;
       break;
+    case ScaleGranularity::token_group: {
+      at = site;
+      at.dim = is_rope_part(site) ? -1 - (1 << 20) - (site.dim - dim_k()) / kScaleGroup : -1 - site.dim / kScaleGroup;
+      const auto drawn = static_cast<double>(static_cast<float>((0.5 + 1.5 * uniform(hash(at))) / 40));
+      return (c.edit_scale ? c.edit_scale(site, drawn) : drawn) * kGlobalScale;
+    }
     case ScaleGranularity::head: at.head = site.head; break;
     case ScaleGranularity::tensor: break;
   }
@@ -212,7 +235,7 @@ inline double Problem::scale(const Site& site) const {
 }
 
 inline std::uint32_t Problem::code(const Site& site) const {
-  const DType t = dtype_of(site.plane);
+  const DType t = dtype_of(site);
   const std::uint32_t drawn = palette(t)[hash(site) & 4095];
   if (!c.edit) return drawn;
   const double s = scale(site);
@@ -221,7 +244,7 @@ inline std::uint32_t Problem::code(const Site& site) const {
   return after == before ? drawn : ref::encode(t, after / s);
 }
 
-inline double Problem::value(const Site& site) const { return ref::decode(dtype_of(site.plane), code(site)) * scale(site); }
+inline double Problem::value(const Site& site) const { return ref::decode(dtype_of(site), code(site)) * scale(site); }
 
 // ------------------------------------------------------------------------------------------------ building
 
@@ -346,19 +369,24 @@ inline std::int64_t Problem::lay_out(std::size_t s, std::vector<PlaneShape>& pla
   const SegmentCase& sc = c.segments[s];
   const std::int64_t heads = spec.num_kv_heads;
   const bool inline_scales = sc.layout == Layout::padded;
+  std::int64_t token_bytes = 0;
   for (PlaneShape& p : planes) {
     KvPlane& plane = *p.plane;
-    plane.dtype = dtype_of(p.kind);
+    plane.dtype = p.dtype;
     const std::int64_t data_bytes = bytes(plane.dtype, p.dim);
     p.row_bytes = data_bytes;
     p.scale_offset = -1;
-    const bool per_token = p.granularity == ScaleGranularity::token_head || p.granularity == ScaleGranularity::block;
+    const bool per_token = page::is_computed(p.granularity);
     if (sc.layout == Layout::padded) p.row_bytes += 3 * std::max(1, bits(plane.dtype) / 8);
     if (per_token && inline_scales) {
       p.scale_offset = (data_bytes + 3) / 4 * 4;
-      const std::int64_t blocks =
-          ref::block_size(plane.dtype) ? (p.dim + ref::block_size(plane.dtype) - 1) / ref::block_size(plane.dtype) : 4;
-      p.row_bytes = p.scale_offset + (blocks + 3) / 4 * 4 + 4;
+      p.row_bytes = p.scale_offset + (scale_item(p) + 3) / 4 * 4 + 4;
+    }
+    if (sc.layout == Layout::tokens) {
+      if (per_token) p.scale_offset = data_bytes;
+      p.row_bytes = data_bytes + (per_token ? scale_item(p) : 0);
+      p.page_offset = token_bytes;  // within the token
+      token_bytes += p.row_bytes;
     }
     plane.head_byte_stride = is_hnd(sc.layout) ? p.row_bytes * page_tokens : p.row_bytes;
     plane.token_byte_stride = is_hnd(sc.layout) ? p.row_bytes : p.row_bytes * heads;
@@ -371,6 +399,14 @@ inline std::int64_t Problem::lay_out(std::size_t s, std::vector<PlaneShape>& pla
       p.page_bytes = p.row_bytes * page_tokens * heads;
     }
     p.page_bytes = (p.page_bytes + 3) / 4 * 4;
+  }
+  if (sc.layout == Layout::tokens) {
+    for (PlaneShape& p : planes) {
+      p.plane->token_byte_stride = token_bytes;
+      p.plane->head_byte_stride = 0;
+      p.plane->page_byte_stride = token_bytes * page_tokens;
+    }
+    return token_bytes * page_tokens * num_pages;
   }
   const bool together = sc.layout == Layout::one_tensor || sc.layout == Layout::one_tensor_hnd || sc.layout == Layout::interleaved;
   std::int64_t all = 0;
@@ -398,9 +434,12 @@ inline void Problem::build_segment(std::size_t s, const BuildOptions& options) {
   store.page_size = ragged ? kEndlessPage : sc.page_size;
   store.num_pages = pool;
   std::vector<PlaneShape> planes;
-  planes.push_back({&store.k, Plane::k, 0, dim_k(), spec.k_scale, 0, 0, 0, 0});
-  if (spec.head_dim_rope > 0) planes.push_back({&store.k_rope, Plane::k, dim_k(), spec.head_dim_rope, spec.k_scale, 0, 0, 0, 0});
-  if (!spec.v_is_k) planes.push_back({&store.v, Plane::v, 0, spec.head_dim_vo, spec.v_scale, 0, 0, 0, 0});
+  planes.push_back({&store.k, Plane::k, spec.k_dtype, 0, dim_k(), spec.k_scale, 0, 0, 0, 0});
+  if (spec.head_dim_rope > 0) {
+    planes.push_back(
+        {&store.k_rope, Plane::k, attention::rope_dtype(spec), dim_k(), spec.head_dim_rope, attention::rope_scale(spec), 0, 0, 0, 0});
+  }
+  if (!spec.v_is_k) planes.push_back({&store.v, Plane::v, spec.v_dtype, 0, spec.head_dim_vo, spec.v_scale, 0, 0, 0, 0});
   m.data.assign(static_cast<std::size_t>(lay_out(s, planes, num_pages, page_tokens)), options.poison);
   std::int64_t scale_bytes = 0;
   for (PlaneShape& p : planes) {
@@ -415,14 +454,13 @@ inline void Problem::build_segment(std::size_t s, const BuildOptions& options) {
       sc_out.head_byte_stride = p.plane->head_byte_stride;
       continue;
     }
-    const int block = ref::block_size(p.plane->dtype);
-    const std::int64_t item = block ? (p.dim + block - 1) / block : 4;
+    const std::int64_t item = scale_item(p);
     const std::int64_t heads = spec.num_kv_heads;
     p.scale_offset = -2 - scale_bytes;  // separate: encoded as negative until the buffer exists
     sc_out.head_byte_stride = item;
     if (p.granularity == ScaleGranularity::tensor) scale_bytes += 4;
     if (p.granularity == ScaleGranularity::head) scale_bytes += heads * 4;
-    if (p.granularity == ScaleGranularity::token_head || p.granularity == ScaleGranularity::block) {
+    if (page::is_computed(p.granularity)) {
       sc_out.token_byte_stride = item * heads;
       sc_out.page_byte_stride = item * heads * page_tokens;
       scale_bytes += (item * heads * page_tokens * num_pages + 3) / 4 * 4;
@@ -490,6 +528,10 @@ inline void Problem::fill_plane(std::size_t s, const PlaneShape& p) {
           }
         }
         if (p.granularity == ScaleGranularity::token_head) put_float(scale_row, scale(site));
+        for (int d = 0; p.granularity == ScaleGranularity::token_group && d < p.dim; d += kScaleGroup) {
+          site.dim = p.first_dim + d;
+          put_float(scale_row + d / kScaleGroup * 4, scale(site));
+        }
       }
     }
   }

@@ -144,8 +144,10 @@ struct RopeProblem {
       const bool given = c.k_scale == ScaleGranularity::tensor || c.k_scale == ScaleGranularity::head;
       const std::int64_t block = c.cache == DType::nvfp4 ? 16 : 32;
       const bool blocks = c.k_scale == ScaleGranularity::block;
-      scales = RowsTensor(blocks ? DType::u8 : DType::f32, shape(given ? 1 : slots(), c.k_heads, blocks ? (dim + block - 1) / block : 1),
-                          blocks ? (dim + block - 1) / block : 1, RowsLayout::dense);
+      const std::int64_t of_a_head = blocks                                       ? (dim + block - 1) / block
+                                     : c.k_scale == ScaleGranularity::token_group ? dim / kScaleGroup
+                                                                                  : 1;
+      scales = RowsTensor(blocks ? DType::u8 : DType::f32, shape(given ? 1 : slots(), c.k_heads, of_a_head), of_a_head, RowsLayout::dense);
       for (std::int64_t h = 0; given && h < c.k_heads; ++h) scales.set(0, h, 0, 0.01 * static_cast<double>(h + 1));
     };
     plane(cache_k, scales_k, c.mla ? 2 * c.dim : c.dim);
@@ -291,6 +293,7 @@ struct RopeProblem {
           case ScaleGranularity::tensor: return scales.value(0, 0, 0);
           case ScaleGranularity::head: return scales.value(0, h, 0);
           case ScaleGranularity::token_head: return scales.value(slot, h, 0);
+          case ScaleGranularity::token_group: return scales.value(slot, h, d / kScaleGroup);
           case ScaleGranularity::block: break;
         }
         const auto code = static_cast<std::uint32_t>(scales.row(slot, h)[d / (c.cache == DType::nvfp4 ? 16 : 32)]);
@@ -379,6 +382,12 @@ inline std::vector<RopeCase> rope_cases() {
        .dim = 64,
        .rotary = 64,
        .norm = true},
+      {.name = "append_e4m3_token_group",
+       .append = true,
+       .cache = DType::e4m3,
+       .k_scale = ScaleGranularity::token_group,
+       .dim = 256,
+       .rotary = 64},
       {.name = "append_nvfp4", .append = true, .cache = DType::nvfp4, .k_scale = ScaleGranularity::block},
       {.name = "append_mxfp4_partial",
        .append = true,

@@ -123,6 +123,14 @@ inline std::vector<cases::AttentionCase> non_finite_cases() {
     return is_nan ? std::numeric_limits<double>::quiet_NaN() : x;
   };
   all.push_back(std::move(fp8));
+  for (cases::AttentionCase& c : cases::token_group_cases()) {  // and NaN among a key's scales
+    if (c.name != "mla_tokens_lists") continue;
+    c.name = "non_finite_mla_tokens";
+    c.edit_scale = [](const cases::Site& s, double drawn) {
+      return s.group % 2 == 1 && s.index == 20 && s.dim / kScaleGroup == 1 ? std::numeric_limits<double>::quiet_NaN() : drawn;
+    };
+    all.push_back(std::move(c));
+  }
   return all;
 }
 
@@ -132,6 +140,7 @@ inline cases::AttentionCase on_arch(cases::AttentionCase c, int arch) {
   for (DType* type : {&c.spec.q_dtype, &c.spec.k_dtype, &c.spec.v_dtype, &c.spec.o_dtype}) {
     if (*type == DType::bf16) *type = DType::f16;
   }
+  if (c.spec.k_rope_dtype == DType::bf16) c.spec.k_rope_dtype = DType::f16;
   return c;
 }
 
@@ -142,8 +151,8 @@ inline std::vector<cases::AttentionCase> all_cases(int arch) {
   all.push_back(many_row_values_case());
   all.push_back(long_decode_case());
   for (std::vector<cases::AttentionCase> some :
-       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::variant_cases(), cases::cuda_only_cases(),
-        cases::regression_cases(), cases::fp8_query_cases(), cases::widened_key_cases()}) {
+       {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::token_group_cases(), cases::variant_cases(),
+        cases::cuda_only_cases(), cases::regression_cases(), cases::fp8_query_cases(), cases::widened_key_cases()}) {
     for (cases::AttentionCase& c : some) all.push_back(std::move(c));
   }
   for (cases::AttentionCase& c : all) c = on_arch(std::move(c), arch);
@@ -268,6 +277,16 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"mla512_e5m2_head"},
     {"mla_e4m3_head"},
     {"mla_nvfp4_block", true},
+    {"kv_e4m3_token_group_nhd"},
+    {"kv_i8_token_group_ragged"},
+    {"v_token_group_token_contiguous"},
+    {"rope_f32_beside_bf16"},
+    {"rope_bf16_beside_nvfp4"},
+    {"token_group_in_both_parts"},
+    {"mla_tokens_decode_ps64", true},
+    {"mla_tokens_lists", true},
+    {"mla_tokens_many_heads"},
+    {"mla_tokens_small"},
     {"k_i8_v_nvfp4_nhd", true},
     {"k_bf16_v_e4m3_nhd"},
     {"k_mxfp4_v_i8_nhd"},
@@ -352,6 +371,8 @@ inline constexpr EmulatedSpec kEmulatedSpecs75[] = {
     {"kv_i8_token_head_nhd"},
     {"kv_nvfp4_block_nhd"},
     {"mla_e4m3_head"},
+    {"kv_e4m3_token_group_nhd"},
+    {"mla_tokens_lists"},
     {"custom_mask_run_mixed"},
     {"by_everything_mixed"},
     {"soft_cap_30_mixed"},

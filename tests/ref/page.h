@@ -32,6 +32,8 @@ inline double scale_of(const KvStore& store, const KvPlane& plane, std::int64_t 
     case ScaleGranularity::head: return global * static_cast<double>(load_element(DType::f32, base + head * scales.head_byte_stride, 0));
     case ScaleGranularity::token_head:
       return global * static_cast<double>(load_element(DType::f32, row_address(store, scales, page, token, head), 0));
+    case ScaleGranularity::token_group:
+      return global * static_cast<double>(load_element(DType::f32, row_address(store, scales, page, token, head), dim / kScaleGroup));
     case ScaleGranularity::block: break;
   }
   const std::uint8_t code = row_address(store, scales, page, token, head)[dim / (plane.dtype == DType::nvfp4 ? 16 : 32)];
@@ -58,7 +60,7 @@ inline double nearest_value(DType t, double x) {
   double best_distance = std::numeric_limits<double>::infinity();
   for (std::uint32_t code = 0; code < (1U << bits(t)); ++code) {
     if (t == DType::i8 && code == 0x80) continue;  // -128 is not used
-    const double value = static_cast<double>(decode(t, code));
+    const double value = static_cast<double>(girih::decode(t, code));
     if (!std::isfinite(value)) continue;
     const double distance = std::fabs(value - x);
     if (distance < best_distance || (distance == best_distance && (code & 1U) == 0)) {
@@ -66,7 +68,7 @@ inline double nearest_value(DType t, double x) {
       best_distance = distance;
     }
   }
-  return static_cast<double>(decode(t, best));
+  return static_cast<double>(girih::decode(t, best));
 }
 
 }  // namespace girih::ref

@@ -13,17 +13,25 @@ extern "C" {
 
 // ---------------------------------------------------------------------------------------------------------------- KV store
 
-/// Unquantised types take NONE; e4m3, e5m2 and i8 one of TENSOR, HEAD, TOKEN_HEAD; nvfp4 and mxfp4 BLOCK.
+/// Unquantised types take NONE; e4m3, e5m2 and i8 one of TENSOR, HEAD, TOKEN_HEAD, TOKEN_GROUP; nvfp4 and mxfp4 BLOCK.
 typedef int32_t girih_scale_granularity;
-enum { GIRIH_SCALE_NONE = 0, GIRIH_SCALE_TENSOR = 1, GIRIH_SCALE_HEAD = 2, GIRIH_SCALE_TOKEN_HEAD = 3, GIRIH_SCALE_BLOCK = 4 };
+enum {
+  GIRIH_SCALE_NONE = 0,
+  GIRIH_SCALE_TENSOR = 1,
+  GIRIH_SCALE_HEAD = 2,
+  GIRIH_SCALE_TOKEN_HEAD = 3,
+  GIRIH_SCALE_BLOCK = 4,
+  GIRIH_SCALE_TOKEN_GROUP = 5,  ///< 128 dims of a token and head share one; planes have a multiple of them
+};
 
 /// Scales of one plane: value = code * scale * global_scale. Strides in bytes.
 typedef struct girih_kv_scales {
-  /// f32: [1] | [num_kv_heads] | [page, token, head]; block: e4m3 (nvfp4) or e8m0 (mxfp4) [page, token, head, ceil(dim / block)].
+  /// f32: [1] | [num_kv_heads] | [page, token, head]; block: e4m3 (nvfp4) or e8m0 (mxfp4) [page, token, head, ceil(dim / block)];
+  /// token_group: f32 [page, token, head, dim / 128]. The last dimension is dense.
   const void* data;
-  int64_t page_byte_stride;   ///< token_head and block
-  int64_t token_byte_stride;  ///< token_head and block
-  int64_t head_byte_stride;   ///< head, token_head and block
+  int64_t page_byte_stride;   ///< token_head, token_group and block
+  int64_t token_byte_stride;  ///< token_head, token_group and block
+  int64_t head_byte_stride;   ///< head, token_head, token_group and block
   girih_scale_granularity granularity;
   float global_scale;  ///< nvfp4's tensor scale; multiplies every scale of any granularity. 0 (of a zeroed struct) = 1
 } girih_kv_scales;
@@ -63,6 +71,12 @@ GIRIH_API girih_status girih_paged_kv_store(const girih_tensor* k, const girih_t
 GIRIH_API girih_status girih_paged_kv_store_from_one(const girih_tensor* kv, girih_kv_layout layout, girih_kv_store* out);
 /// Ragged K and V as 3-D tensors [num_tokens, heads, dim] (NHD) or [heads, num_tokens, dim] (HND), any strides.
 GIRIH_API girih_status girih_ragged_kv_store(const girih_tensor* k, const girih_tensor* v, girih_kv_layout layout, girih_kv_store* out);
+/// MLA's fp8 tokens as DeepSeek-V3.2 caches them: bytes [num_pages, page_size, B] or [num_pages, page_size, 1, B] of an 8-bit type, B =
+/// latent_dim + latent_dim / 128 * 4 + rope_dim * 2 (512 and 64: 656): e4m3 codes of the latent, an f32 scale for each 128 of them, then
+/// the RoPE part as bf16. For specs of k_dtype e4m3, k_scale TOKEN_GROUP, k_rope_dtype_plus_one 1 + GIRIH_BF16 and v_is_k.
+GIRIH_API girih_status girih_mla_token_kv_store(const girih_tensor* tokens, int32_t latent_dim, int32_t rope_dim, girih_kv_store* out);
+/// The same memory as pages of one token, which lists of tokens need: page id = page * page_size + slot. Pages must adjoin.
+GIRIH_API girih_status girih_single_token_pages(const girih_kv_store* store, girih_kv_store* out);
 /// K and V [num_tokens, heads, dim] seen as pages of `page_size` tokens: the store of girih_block_sparse.
 GIRIH_API girih_status girih_block_sparse_kv_store(const girih_tensor* k, const girih_tensor* v, int64_t page_size, girih_kv_layout layout,
                                                    girih_kv_store* out);
@@ -91,7 +105,9 @@ typedef struct girih_attention_spec {
   girih_lse_kind lse;
   int32_t partial_state;    ///< the result is to be merged elsewhere: leaves out the sink and the output transform
   int32_t batch_invariant;  ///< a row's bits depend on its own request only
-  int32_t reserved;
+  /// Of K's second tensor (head_dim_rope > 0): 0 = k_dtype, with scales of its own if quantised; else 1 + GIRIH_F32, GIRIH_F16 or
+  /// GIRIH_BF16, beside any K.
+  int32_t k_rope_dtype_plus_one;
   const girih_variant* variant;  ///< NULL = none: softmax over all keys
 } girih_attention_spec;
 GIRIH_API girih_status girih_attention_spec_init(girih_attention_spec* out, uint64_t struct_size);

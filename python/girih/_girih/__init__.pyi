@@ -480,20 +480,22 @@ class AttentionSpec:
     What is asked: everything that selects and shapes a kernel. Immutable; may be shared by threads.
     """
 
-    def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim_qk: int, head_dim_vo: int = 0, head_dim_rope: int = 0, q_dtype: girih._typing.DTypeLike = 'bf16', k_dtype: girih._typing.DTypeLike | None = None, v_dtype: girih._typing.DTypeLike | None = None, o_dtype: girih._typing.DTypeLike | None = None, k_scale: str = 'none', v_scale: str = 'none', v_is_k: bool = False, sm_scale: float = 0.0, lse: str = 'none', partial_state: bool = False, batch_invariant: bool = False, variant: Variant | None = None) -> None:
+    def __init__(self, *, num_qo_heads: int, num_kv_heads: int, head_dim_qk: int, head_dim_vo: int = 0, head_dim_rope: int = 0, q_dtype: girih._typing.DTypeLike = 'bf16', k_dtype: girih._typing.DTypeLike | None = None, v_dtype: girih._typing.DTypeLike | None = None, o_dtype: girih._typing.DTypeLike | None = None, k_scale: str = 'none', v_scale: str = 'none', v_is_k: bool = False, sm_scale: float = 0.0, lse: str = 'none', partial_state: bool = False, batch_invariant: bool = False, variant: Variant | None = None, k_rope_dtype: girih._typing.DTypeLike | None = None) -> None:
         """
         num_qo_heads: any multiple of num_kv_heads.
         head_dim_qk, head_dim_vo: 1 to 1024; head_dim_vo=0: head_dim_qk.
         head_dim_rope: > 0: Q and K come in two arrays, the second holds the last head_dim_rope dims (MLA).
         q_dtype, o_dtype: f32, f16 or bf16. o_dtype=None: q_dtype.
         k_dtype, v_dtype: f32, f16, bf16, e4m3, e5m2, i8, nvfp4 or mxfp4. None: q_dtype, k_dtype.
-        k_scale, v_scale: where quantised data has its scales: "tensor", "head", "token_head", or "block" (4-bit types).
+        k_scale, v_scale: where quantised data has its scales: "tensor", "head", "token_head", "token_group" (one for each 128 dims of
+          a token and head), or "block" (4-bit types).
         v_is_k: V is a view of K's first head_dim_vo dims (MLA): the store is read once.
         sm_scale: 0 = 1 / sqrt(head_dim_qk).
         lse: "natural" or "base2": run() also returns the log-sum-exp of each row, f32 [num_tokens, num_qo_heads].
         partial_state: the result is to be merged elsewhere: leaves out the sink and the output transform; needs lse.
         batch_invariant: a row's bits depend on its own request only.
         variant: mask, bias, cap, sink, transforms; None: every key is visible.
+        k_rope_dtype: of K's second array. None: k_dtype; or f32, f16 or bf16, without scales, beside any K.
 
         Raises ValueError for unknown names here; the other rules are checked where the spec is scheduled.
         """
@@ -524,6 +526,10 @@ class AttentionSpec:
 
     @property
     def o_dtype(self) -> str: ...
+
+    @property
+    def k_rope_dtype(self) -> str | None:
+        """None: k_dtype"""
 
     @property
     def k_scale(self) -> str: ...
@@ -689,10 +695,12 @@ class KvStore:
         k_dtype, v_dtype: what uint8 data holds: "nvfp4" or "mxfp4" (two elements a byte, the even one in the low nibble), or an 8-bit
           type. v_dtype=None: as k_dtype.
         k_scale, v_scale: scales of quantised data, value = code * scale * global scale. A number or f32 [1]: one for all; f32 [heads];
-          one per token and head: f32 of the data's extents without the last; 4-bit data: one per block, e4m3 (nvfp4, blocks of 16) or
+          one per token and head: f32 of the data's extents without the last, or one for each 128 dims there: with dim / 128 in place of the
+          last (dense); 4-bit data: one per block, e4m3 (nvfp4, blocks of 16) or
           uint8 (mxfp4, e8m0, blocks of 32), of the data's extents with the blocks in place of the last. They follow the data's layout.
         k_global_scale, v_global_scale: multiply all scales (nvfp4's tensor scale).
-        k_rope_scale: of a quantised k_rope; None: a k_scale of one or of one per head serves both.
+        k_rope_scale: of a quantised k_rope; None: a k_scale of one or of one per head serves both. A k_rope of f32, f16 or bf16 has none,
+          whatever k is (spec.k_rope_dtype).
 
         Raises ValueError naming the argument for shapes, types or devices that do not fit.
         """
@@ -704,10 +712,12 @@ class KvStore:
 
         dtype: what uint8 data holds, as in paged().
         k_scale, v_scale: scales of quantised data, value = code * scale * global scale. A number or f32 [1]: one for all; f32 [heads];
-          one per token and head: f32 of the data's extents without the last; 4-bit data: one per block, e4m3 (nvfp4, blocks of 16) or
+          one per token and head: f32 of the data's extents without the last, or one for each 128 dims there: with dim / 128 in place of the
+          last (dense); 4-bit data: one per block, e4m3 (nvfp4, blocks of 16) or
           uint8 (mxfp4, e8m0, blocks of 32), of the data's extents with the blocks in place of the last. They follow the data's layout.
         k_global_scale, v_global_scale: multiply all scales (nvfp4's tensor scale).
-        k_rope_scale: of a quantised k_rope; None: a k_scale of one or of one per head serves both.
+        k_rope_scale: of a quantised k_rope; None: a k_scale of one or of one per head serves both. A k_rope of f32, f16 or bf16 has none,
+          whatever k is (spec.k_rope_dtype).
 
         Raises ValueError naming the argument for shapes, types or devices that do not fit.
         """
@@ -722,10 +732,12 @@ class KvStore:
         k_dtype, v_dtype: what uint8 data holds: "nvfp4" or "mxfp4" (two elements a byte, the even one in the low nibble), or an 8-bit
           type. v_dtype=None: as k_dtype.
         k_scale, v_scale: scales of quantised data, value = code * scale * global scale. A number or f32 [1]: one for all; f32 [heads];
-          one per token and head: f32 of the data's extents without the last; 4-bit data: one per block, e4m3 (nvfp4, blocks of 16) or
+          one per token and head: f32 of the data's extents without the last, or one for each 128 dims there: with dim / 128 in place of the
+          last (dense); 4-bit data: one per block, e4m3 (nvfp4, blocks of 16) or
           uint8 (mxfp4, e8m0, blocks of 32), of the data's extents with the blocks in place of the last. They follow the data's layout.
         k_global_scale, v_global_scale: multiply all scales (nvfp4's tensor scale).
-        k_rope_scale: of a quantised k_rope; None: a k_scale of one or of one per head serves both.
+        k_rope_scale: of a quantised k_rope; None: a k_scale of one or of one per head serves both. A k_rope of f32, f16 or bf16 has none,
+          whatever k is (spec.k_rope_dtype).
 
         Raises ValueError naming the argument for shapes, types or devices that do not fit.
         """
@@ -735,6 +747,23 @@ class KvStore:
         """
         Ragged k and v [num_tokens, heads, dim] (NHD) or [heads, num_tokens, dim] (HND) seen as pages of `page_size` tokens: page i is tokens
         [i * page_size, ...). What the patterns of block_sparse() and variable_block_sparse() run over. The other arguments: as ragged().
+        """
+
+    @staticmethod
+    def mla_tokens(tokens: girih._typing.ArrayLike, *, latent_dim: int = 512, rope_dim: int = 64) -> KvStore:
+        """
+        MLA's fp8 tokens as DeepSeek-V3.2 caches them: 8-bit tokens [num_pages, page_size, B] or [num_pages, page_size, 1, B], B =
+        latent_dim + latent_dim / 128 * 4 + rope_dim * 2 (656): e4m3 codes of the latent, a float32 scale for each 128 of them, then
+        the RoPE part as bfloat16. For specs of k_dtype="e4m3", k_scale="token_group", k_rope_dtype="bf16", v_is_k=True.
+
+        Raises ValueError naming the argument for shapes, types or strides that do not fit.
+        """
+
+    def single_token_pages(self) -> KvStore:
+        """
+        The same memory as pages of one token, which lists of tokens need: page id = page * page_size + slot.
+
+        Raises ValueError where pages do not adjoin, and for ragged stores.
         """
 
     @property
@@ -764,12 +793,16 @@ class KvStore:
     def k_dtype(self) -> str: ...
 
     @property
+    def k_rope_dtype(self) -> str | None:
+        """None without k_rope"""
+
+    @property
     def v_dtype(self) -> str: ...
 
     @property
     def k_scale(self) -> str:
         """
-        none, tensor, head, token_head or block: what AttentionSpec(k_scale=...) says
+        none, tensor, head, token_head, token_group or block: what AttentionSpec(k_scale=...) says
         """
 
     @property
@@ -839,6 +872,40 @@ def block_sparse(num_rows: int, num_cols: int, block_rows: int, block_cols: int,
     [num_heads, block rows + 1] with absolute offsets. Host memory.
 
     Raises ValueError naming the entry that breaks a rule.
+    """
+
+class KeyLists:
+    """
+    A list of tokens for each query row: segment() goes to plan(), data(store) to run(). Immutable.
+    """
+
+    @property
+    def qo_indptr(self) -> object: ...
+
+    @property
+    def kv_indptr(self) -> object: ...
+
+    @property
+    def kv_len(self) -> object: ...
+
+    @property
+    def kv_indices(self) -> object: ...
+
+    def segment(self) -> Segment:
+        """The lists for plan(); not masked."""
+
+    def data(self, store: KvStore) -> SegmentData:
+        """
+        The lists over a store of pages of one token, for run(); on CUDA their array is copied there by torch.
+        """
+
+def key_lists(indices: girih._typing.ArrayLike) -> KeyLists:
+    """
+    Lists of tokens out of an indexer's table: row i attends to the entries >= 0 of indices[i], in their order; negative ones are
+    unused. indices: int32 [rows, top_k], dense, host memory. Where used entries come first and their counts are known, the table
+    itself serves: Segment(qo_indptr=range(rows + 1), page_size=1, table_stride=top_k, kv_len=counts, masked=False).
+
+    Raises ValueError for another type, rank or device.
     """
 
 def variable_block_sparse(row_sizes: girih._typing.IndicesLike, col_sizes: girih._typing.IndicesLike, block_mask: girih._typing.ArrayLike, *, num_heads: int = 1) -> BlockSparse:
