@@ -126,8 +126,9 @@ class Prefill {
   static constexpr int kMaxSharers = c.batch_invariant ? 1 : min(2 * kStepParts, Shape::kWarps);
   static_assert(kPartKeys == ptx::kWarp, "a word has the mask of a part");
   static constexpr bool kFixed = kFixedMaximum<c, Variant>;
-  /// A logit's summands besides the score begin the products' sums; scales of single keys or rows would scale them, too.
-  static constexpr bool kAdditive = Variant::kLogitsAdditive && !Stream::kKeyScales && !kScalesQuery<c>;
+  /// A logit's summands besides the score begin the products' sums; scales of single keys or rows would scale them, too, and beside large
+  /// ones sums of 8-bit products would keep few bits of the score.
+  static constexpr bool kAdditive = Variant::kLogitsAdditive && !Stream::kKeyScales && !kScalesQuery<c> && !c.byte_products;
   /// Q has the sign of the factor of scores.
   static constexpr bool kNegates = !Variant::kHasLogits || kAdditive;
 

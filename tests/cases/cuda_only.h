@@ -171,6 +171,11 @@ inline std::vector<AttentionCase> fp8_query_cases() {
   AttentionCase& rising = add("rising_scores", d128, {"", {140}, {400}}, Layout::nhd);
   rising.spec.variant.mask = {};
   rising.spec.variant.logits = score() + 0.05 * kv_pos();
+  // So far that what is added to the score is a hundred times as large: the score keeps its bits.
+  AttentionCase& far = cases.emplace_back(rising);
+  far.name = "fp8_rising_scores_far";
+  far.q_len = {16};
+  far.segments[0].kv_len = {2500};
   return cases;
 }
 
