@@ -31,6 +31,13 @@ void expect_refusal(const std::string& text, const std::string& position, const 
 
 using Lens = std::vector<std::int64_t>;
 
+TEST(BatchJson, TokensWithScalesOfGroups) {
+  const OwnedBatch batch = parse(R"({"spec": {"head_dim_qk": 576, "head_dim_vo": 512, "head_dim_rope": 64, "k_dtype": "e4m3",
+      "k_rope_dtype": "bf16", "k_scale": "token_group", "v_is_k": true}, "batch": {"qo_lens": [1], "kv_lens": [33]}})");
+  EXPECT_EQ(batch.spec.k_rope_dtype, DType::bf16);
+  EXPECT_EQ(batch.spec.k_scale, ScaleGranularity::token_group);
+}
+
 TEST(BatchJson, OneSegmentOverTheRequests) {
   const OwnedBatch batch =
       parse(R"({"spec": {"num_qo_heads": 6, "num_kv_heads": 2, "head_dim_qk": 192, "head_dim_vo": 128, "q_dtype": "f16",

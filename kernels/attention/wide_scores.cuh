@@ -250,11 +250,10 @@ class WideScores {
     constexpr int kCodeLoads = kHasRope ? Keys::kCodeLoads - kFirstLoad : kLoads;
     constexpr int kPartLoads = kCodeLoads + (kHasRope ? Keys::kRopeLoads : 0);
     constexpr int kPartSteps = kCodeLoads + kPartLoads;
-    constexpr int kApart = max(1, 4 / (kKeyTiles * kSplit));
     constexpr int kPairs = kKeyTiles / 2;
     static_assert(kSplit == 1 || kLoads <= Keys::kCodeLoads);
     float total[kSplit][kKeyTiles][4] = {};
-    float sums[kApart][kSplit][kKeyTiles][4] = {};
+    float sums[kSplit][kKeyTiles][4] = {};  // one each: more, which would wait for each other less, are spilled
     u32 codes[2][kPairs][2][2][2];
     u32 rope[2][kPairs][1][2][2];
     u32 a[2][kSplit][4];
@@ -281,7 +280,7 @@ class WideScores {
 #pragma unroll
       for (int t = 0; t < kSplit; ++t) {
         const u32(*q)[4] = step < kHeldSteps ? q_[step] + t : a[step % 2] + t;
-        ptx::mma_16x8x16<T>(sums[step % kApart][t][n], *q, b);
+        ptx::mma_16x8x16<T>(sums[t][n], *q, b);
       }
     };
     // What has been summed since the last time joins the rest; `group`: whose codes it was, or -1.
@@ -300,13 +299,8 @@ class WideScores {
         for (int t = 0; t < kSplit; ++t) {
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
-            float sum = 0.0F;
-#pragma unroll
-            for (int i = 0; i < kApart; ++i) {
-              sum = i == 0 ? sums[i][t][n][j] : sum + sums[i][t][n][j];
-              sums[i][t][n][j] = 0.0F;
-            }
-            total[t][n][j] = ptx::fma(sum, scale[j % 2], total[t][n][j]);
+            total[t][n][j] = ptx::fma(sums[t][n][j], scale[j % 2], total[t][n][j]);
+            sums[t][n][j] = 0.0F;
           }
         }
       }
