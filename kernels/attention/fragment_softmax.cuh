@@ -137,13 +137,13 @@ template <class Variant>
 __device__ __forceinline__ u32 visible_keys(const typename Variant::Params& params, const typename Variant::MaskRow& row,
                                             const FragmentKeys& keys, bool proven) {
   const u32 exist = low_bits(keys.end - keys.first);
-  if (proven) return exist;
-  if (!keys.list.page_positions) return exist & Variant::mask_word(params, row, keys.list.kv_pos + keys.first);
+  const u32 shown = proven ? ptx::kAllLanes : 0U;  // no branch: fp8's kernels would spill for it
+  if (!keys.list.page_positions) return exist & (shown | Variant::mask_word(params, row, keys.list.kv_pos + keys.first));
   const i64 own = keys.position(ptx::lane_idx());
   u32 visible = 0;
 #pragma unroll 1
   for (int i = 0; i < ptx::kWarp; ++i) visible |= (Variant::mask(params, row, of_lane(own, i)) ? 1U : 0U) << i;
-  return exist & visible;
+  return exist & (shown | visible);
 }
 
 /// Hides keys that `visible` does not have from one of the lane's rows.
