@@ -1,15 +1,13 @@
 // The C ABI on a CUDA device, against a fake driver (fake_cuda/fake_driver.h): a warm-up that is stopped, plans on the device, runs and
 // appends that are launched with the caller's pointers. Launches are only recorded; NVRTC compiles the kernels.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "abi/attention_params.h"
-#include "fake_cuda/fake_driver.h"
+#include "fake_cuda/loaded.h"
 #include "girih/girih_c.h"
 
 namespace {
@@ -33,23 +31,13 @@ void* prepare(const girih::fake_cuda::LaunchCall& call) {
 }
 void execute(void*) {}
 
-/// The fake's own functions. The library stays loaded.
-template <typename Function>
-Function fake(const char* name) {
-  static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw std::runtime_error(dlerror());
-  auto function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) throw std::runtime_error("libcuda.so.1 is not the fake driver");
-  return function;
-}
-
 #define ASSERT_OK(call) ASSERT_EQ(call, GIRIH_OK) << girih_last_error()
 
 class CApiCuda : public testing::Test {
  protected:
   void SetUp() override {
     const girih::fake_cuda::Hooks hooks{prepare, execute};
-    fake<void (*)(const girih::fake_cuda::Hooks*)>("fake_cuda_set_hooks")(&hooks);
+    girih::fake_cuda::set_hooks(hooks);
     launches().clear();
     girih_jit_options jit;
     girih_context_options options;

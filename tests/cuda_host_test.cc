@@ -1,7 +1,6 @@
 // The host side of the CUDA backend against a fake driver (fake_cuda/fake_driver.h): what is uploaded, launched, captured and refused.
 // Kernels are compiled by NVRTC; attention launches are only recorded (the emulator's tests run them), the cache operators', merges' and
 // sampling's are run.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +13,7 @@
 #include "attention/merge_states.cuh"
 #include "cuda/runtime.h"
 #include "emulator/emulator.h"
-#include "fake_cuda/fake_driver.h"
+#include "fake_cuda/loaded.h"
 #include "girih/attention.h"
 #include "girih/error.h"
 #include "girih/page.h"
@@ -25,6 +24,9 @@
 
 namespace girih {
 namespace {
+
+using fake_cuda::count;
+using fake_cuda::fake;
 
 // ---------------------------------------------------------------------------------------------------------------- the fake
 
@@ -117,22 +119,11 @@ void* prepare(const fake_cuda::LaunchCall& call) {
 }
 void execute(void* prepared) { (*static_cast<Prepared*>(prepared))(); }
 
-/// The fake's own functions. The library stays loaded.
-template <typename Function>
-Function fake(const char* name) {
-  static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw std::runtime_error(dlerror());
-  auto function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) throw std::runtime_error("libcuda.so.1 is not the fake driver");
-  return function;
-}
-std::int64_t count(const char* name) { return fake<std::int64_t (*)()>(name)(); }
-
 class CudaHost : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     const fake_cuda::Hooks hooks{prepare, execute};
-    fake<void (*)(const fake_cuda::Hooks*)>("fake_cuda_set_hooks")(&hooks);
+    fake_cuda::set_hooks(hooks);
     JitOptions jit;
     jit.cache_dir = "";
     context_ = std::make_unique<Context>(ContextOptions{.device = {DeviceKind::cuda, 0}, .jit = jit});

@@ -1,6 +1,5 @@
 // The replay on a CUDA device, against a fake driver (fake_cuda/fake_driver.h) that hands launches to the emulator: what it queues and when
 // it waits, and that its checks see what the device did.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +11,7 @@
 
 #include "attention/floor.cuh"
 #include "emulator/emulator.h"
-#include "fake_cuda/fake_driver.h"
+#include "fake_cuda/loaded.h"
 #include "girih/error.h"
 #include "rows/pipeline.cuh"
 #include "tools/replay_engine.h"
@@ -95,22 +94,11 @@ void* prepare(const fake_cuda::LaunchCall& call) {
 }
 void execute(void* prepared) { (*static_cast<Prepared*>(prepared))(); }
 
-/// The fake's own functions. The library stays loaded.
-template <typename Function>
-Function fake(const char* name) {
-  static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw std::runtime_error(dlerror());
-  auto function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) throw std::runtime_error("libcuda.so.1 is not the fake driver");
-  return function;
-}
-std::int64_t num_waits() { return fake<std::int64_t (*)()>("fake_cuda_num_waits")(); }
-
 class ReplayOnDevice : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     const fake_cuda::Hooks hooks{prepare, execute};
-    fake<void (*)(const fake_cuda::Hooks*)>("fake_cuda_set_hooks")(&hooks);
+    fake_cuda::set_hooks(hooks);
     JitOptions jit;
     jit.cache_dir = "";
     context_ = std::make_unique<Context>(ContextOptions{.device = {DeviceKind::cuda, 0}, .jit = jit});
@@ -174,9 +162,9 @@ TEST_F(ReplayOnDevice, LayersAreQueuedWithoutWaiting) {
   for (int layers : {2, 5}) {
     o.num_layers = layers;
     launches().clear();
-    const std::int64_t before = num_waits();
+    const std::int64_t before = fake_cuda::count("fake_cuda_num_waits");
     const ReplayResult result = replay(*context_, trace(), o);
-    waits.push_back(num_waits() - before);
+    waits.push_back(fake_cuda::count("fake_cuda_num_waits") - before);
     appends.push_back(
         std::count_if(launches().begin(), launches().end(), [](const std::string& name) { return name.starts_with("rows"); }));
     steps = result.steps.size();

@@ -1,7 +1,6 @@
 // The row operators' way to a GPU against a fake driver (fake_cuda/fake_driver.h): every third case through the public functions, compiled
 // by NVRTC, launched as they would be, and run by the emulator; what is uploaded, found again and refused while a stream is captured.
 // ctest: emulated-rows timeout=600
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -12,7 +11,7 @@
 #include "cuda/runtime.h"
 #include "emulator/emulator.h"
 #include "emulator/row_kernels.h"
-#include "fake_cuda/fake_driver.h"
+#include "fake_cuda/loaded.h"
 #include "girih/error.h"
 #include "jit_kernels.h"
 
@@ -38,20 +37,11 @@ void* prepare(const fake_cuda::LaunchCall& call) {
 }
 void execute(void* prepared) { (*static_cast<Prepared*>(prepared))(); }
 
-template <typename Function>
-Function fake(const char* name) {
-  static void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw std::runtime_error(dlerror());
-  auto function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) throw std::runtime_error("libcuda.so.1 is not the fake driver");
-  return function;
-}
-
 class RowsHost : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     const fake_cuda::Hooks hooks{prepare, execute};
-    fake<void (*)(const fake_cuda::Hooks*)>("fake_cuda_set_hooks")(&hooks);
+    fake_cuda::set_hooks(hooks);
     JitOptions jit;
     jit.cache_dir = "";
     jit.nvrtc = jit::test_nvrtc();
