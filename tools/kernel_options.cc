@@ -167,7 +167,10 @@ std::vector<WantedKernel> wanted_kernels(const KernelOptions& o) {
   const std::vector<Target> targets = targets_of(o.arch);
   if (!o.source.empty()) {
     const std::string text = read_file(o.source, kMaxSourceBytes);
-    for (const Target& target : targets) wanted.push_back({.source = {o.entry, text, target.name}, .family = "source"});
+    for (const Target& target : targets) {
+      const jit::KernelSource source{.name = o.entry, .source = text, .target = target.name};
+      wanted.push_back({.source = source, .family = "source"});
+    }
     return wanted;
   }
   for (const AttentionSpec& spec : specs_of(o)) {
