@@ -13,7 +13,7 @@
 #include "attention/merge_states.cuh"
 #include "cuda/runtime.h"
 #include "emulator/emulator.h"
-#include "fake_cuda/loaded.h"
+#include "fake_cuda/emulated.h"
 #include "girih/attention.h"
 #include "girih/error.h"
 #include "girih/page.h"
@@ -26,7 +26,9 @@ namespace girih {
 namespace {
 
 using fake_cuda::count;
+using fake_cuda::emulate;
 using fake_cuda::fake;
+using fake_cuda::keep;
 
 // ---------------------------------------------------------------------------------------------------------------- the fake
 
@@ -41,16 +43,6 @@ struct AttentionLaunch {
 std::vector<AttentionLaunch>& launches() {
   static std::vector<AttentionLaunch> all;
   return all;
-}
-
-using Prepared = std::function<void()>;
-
-template <typename Params>
-Prepared emulate(const fake_cuda::LaunchCall& call, void (*kernel)(Params)) {
-  const auto params = *static_cast<const Params*>(call.params);
-  const emulator::LaunchOptions options{
-      .num_blocks = call.num_blocks, .num_threads = call.num_threads, .shared_bytes = call.shared_bytes, .cluster_size = call.cluster_size};
-  return [=] { emulator::launch(kernel, params, options); };
 }
 
 constexpr int kQoHeads = 4, kKvHeads = 2, kDim = 64;
@@ -89,13 +81,6 @@ void sample_top_k_top_p(abi::SampleParams p) {
 void softmax_f32(abi::SampleParams p) { sampling::run_resident_rows<float, sampling::RowKind::softmax>(p); }
 int last_cluster_size = 0;
 
-/// Launches live on: a graph may execute one long after it was captured.
-void* keep(Prepared launch) {
-  static std::vector<std::unique_ptr<Prepared>> all;
-  all.push_back(std::make_unique<Prepared>(std::move(launch)));
-  return all.back().get();
-}
-
 void* prepare(const fake_cuda::LaunchCall& call) {
   const std::string name = call.name;
   if (name.starts_with("rows_bf16_bf16_2h_paged_64_8x1")) return keep(emulate(call, append_bf16));
@@ -117,13 +102,11 @@ void* prepare(const fake_cuda::LaunchCall& call) {
     launches().push_back(std::move(done));
   });
 }
-void execute(void* prepared) { (*static_cast<Prepared*>(prepared))(); }
 
 class CudaHost : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    const fake_cuda::Hooks hooks{prepare, execute};
-    fake_cuda::set_hooks(hooks);
+    fake_cuda::set_emulated_hooks(prepare);
     JitOptions jit;
     jit.cache_dir = "";
     context_ = std::make_unique<Context>(ContextOptions{.device = {DeviceKind::cuda, 0}, .jit = jit});

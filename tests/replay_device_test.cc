@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "attention/floor.cuh"
 #include "emulator/emulator.h"
-#include "fake_cuda/loaded.h"
+#include "fake_cuda/emulated.h"
 #include "girih/error.h"
 #include "rows/pipeline.cuh"
 #include "tools/replay_engine.h"
@@ -67,38 +66,19 @@ std::vector<std::string>& launches() {
 }
 bool skip_attention = false;  // a device that does not do what it is told
 
-using Prepared = std::function<void()>;
-
-template <typename Params>
-Prepared emulate(const fake_cuda::LaunchCall& call, void (*kernel)(Params)) {
-  const auto params = *static_cast<const Params*>(call.params);
-  const emulator::LaunchOptions options{.num_blocks = call.num_blocks, .num_threads = call.num_threads, .shared_bytes = call.shared_bytes};
-  return [=] { emulator::launch(kernel, params, options); };
-}
-
 void* prepare(const fake_cuda::LaunchCall& call) {
-  static std::vector<std::unique_ptr<Prepared>> all;
   const std::string name = call.name;
   launches().push_back(name);
-  Prepared launch = [] {};
-  if (name.starts_with("rows_f32_f32_2h_listed")) {
-    launch = emulate(call, append_f32);
-  } else if (name.ends_with("_floor_decode")) {
-    if (!skip_attention) launch = emulate(call, decode);
-  } else if (name.ends_with("_floor_prefill")) {
-    if (!skip_attention) launch = emulate(call, prefill);
-  } else {
-    ADD_FAILURE() << name;
-  }
-  return all.emplace_back(std::make_unique<Prepared>(std::move(launch))).get();
+  if (name.starts_with("rows_f32_f32_2h_listed")) return fake_cuda::keep(fake_cuda::emulate(call, append_f32));
+  const bool is_decode = name.ends_with("_floor_decode");
+  EXPECT_TRUE(is_decode || name.ends_with("_floor_prefill")) << name;
+  return fake_cuda::keep(skip_attention ? fake_cuda::Prepared([] {}) : fake_cuda::emulate(call, is_decode ? decode : prefill));
 }
-void execute(void* prepared) { (*static_cast<Prepared*>(prepared))(); }
 
 class ReplayOnDevice : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    const fake_cuda::Hooks hooks{prepare, execute};
-    fake_cuda::set_hooks(hooks);
+    fake_cuda::set_emulated_hooks(prepare);
     JitOptions jit;
     jit.cache_dir = "";
     context_ = std::make_unique<Context>(ContextOptions{.device = {DeviceKind::cuda, 0}, .jit = jit});

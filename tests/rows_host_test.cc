@@ -3,7 +3,6 @@
 // ctest: emulated-rows timeout=600
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <memory>
 
 #include "cases/rope.h"
@@ -11,37 +10,25 @@
 #include "cuda/runtime.h"
 #include "emulator/emulator.h"
 #include "emulator/row_kernels.h"
-#include "fake_cuda/loaded.h"
+#include "fake_cuda/emulated.h"
 #include "girih/error.h"
 #include "jit_kernels.h"
 
 namespace girih {
 namespace {
 
-using Prepared = std::function<void()>;
-
-/// Launches live on: a graph may execute one long after it was captured.
 void* prepare(const fake_cuda::LaunchCall& call) {
-  static std::vector<std::unique_ptr<Prepared>> all;
   for (const emulator::RowKernel& kernel : emulator::row_kernels()) {
-    if (std::string(kernel.name) != call.name) continue;
-    const auto params = *static_cast<const abi::RowsParams*>(call.params);
-    const emulator::LaunchOptions options{
-        .num_blocks = call.num_blocks, .num_threads = call.num_threads, .shared_bytes = call.shared_bytes};
-    all.push_back(std::make_unique<Prepared>([params, options, entry = kernel.entry] { emulator::launch(entry, params, options); }));
-    return all.back().get();
+    if (std::string(kernel.name) == call.name) return fake_cuda::keep(fake_cuda::emulate(call, kernel.entry));
   }
   ADD_FAILURE() << call.name << " is not built";
-  all.push_back(std::make_unique<Prepared>([] {}));
-  return all.back().get();
+  return fake_cuda::keep([] {});
 }
-void execute(void* prepared) { (*static_cast<Prepared*>(prepared))(); }
 
 class RowsHost : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    const fake_cuda::Hooks hooks{prepare, execute};
-    fake_cuda::set_hooks(hooks);
+    fake_cuda::set_emulated_hooks(prepare);
     JitOptions jit;
     jit.cache_dir = "";
     jit.nvrtc = jit::test_nvrtc();

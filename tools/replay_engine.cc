@@ -241,6 +241,8 @@ void Replayer::put_rows() {
   device_->put(key_rows());
   device_->put(value_rows());
   device_->put(query_rows());
+  device_->twin(output_rows());  // memory for the results, before time counts
+  device_->twin(lse_rows());
   std::vector<std::span<const std::int32_t>> tables;
   for (std::int64_t i = 0; i < batch_.num_segments(); ++i) tables.push_back(batch_.segment_indices(i));
   std::vector<std::int32_t> slots;
