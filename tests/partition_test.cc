@@ -49,7 +49,9 @@ struct HandLine {
     total += strip.cost * copies;
     num_tiles += copies * std::ssize(blocks);
   }
-  Line line() const { return {strips.data(), tiles.data(), items.data(), static_cast<std::int32_t>(strips.size()), cut_items}; }
+  Line line() const {
+    return {strips.data(), tiles.data(), items.data(), static_cast<std::int32_t>(strips.size()), cut_items, {}, nullptr};
+  }
 };
 
 TEST(Partition, TakesWholeCopiesTilesAndBlocks) {
@@ -156,6 +158,43 @@ TEST(Partition, UnitsOfSmallerSharesTakeLess) {
     std::vector<std::int64_t> again(costs.size());
     fill_units(h.line(), shares, next - 1, ends.data(), again.data());
     EXPECT_EQ(costs, again) << "round " << round;
+  }
+}
+
+TEST(Partition, UnitsThatHoldTilesTakeLessOfTheRest) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 300; ++round) {
+    HandLine h;
+    h.cut_items = round % 3 != 0;
+    for (unsigned s = 0; s < 2 + random() % 8; ++s)
+      h.add_strip(1 + static_cast<std::int32_t>(random() % 8), {1 + static_cast<std::int32_t>(random() % 9), 7, 5});
+    const std::int32_t units = 1 + static_cast<std::int32_t>(random() % 6);
+    Line line = h.line();
+    line.begin = strip_start(line, 0);
+    // The first tiles go round while no unit holds more than its share.
+    std::vector<std::int64_t> held(static_cast<std::size_t>(units));
+    for (std::size_t u = 0; held[u] + 2 * h.max_tile < h.total / units; u = (u + 1) % held.size()) {
+      const std::int64_t cost = line.tiles[line.begin.tile].cost;
+      held[u] += cost;
+      move_to_tile(line, line.begin, line.begin.tile + 1);
+    }
+    line.held = held.data();
+    std::vector<LineSpot> ends(held.size());
+    std::vector<std::int64_t> costs(held.size());
+    partition(line, equal_shares(units), {h.total, h.max_piece, 3, h.num_tiles, h.max_tile}, ends.data(), costs.data());
+    ASSERT_EQ(ends.back().strip, line.num_strips) << "round " << round;
+    // Stretch by stretch, from where the dealt tiles end.
+    LineSpot at = line.begin;
+    std::int64_t most = 0;
+    std::int64_t sum = 0;
+    for (std::size_t u = 0; u < held.size(); ++u) {
+      EXPECT_EQ(take(line, at, costs[u] - held[u]), costs[u] - held[u]) << "round " << round;
+      EXPECT_TRUE(at.strip == ends[u].strip && at.copy == ends[u].copy && at.tile == ends[u].tile && at.steps_taken == ends[u].steps_taken);
+      most = std::max(most, costs[u]);
+      sum += costs[u];
+    }
+    EXPECT_GE(sum, h.total);
+    EXPECT_LE(most, h.total / units + 2 * h.max_piece + 2) << "round " << round;
   }
 }
 

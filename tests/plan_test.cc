@@ -697,6 +697,46 @@ TEST(Plan, LargeTilesMakeRoomForSmallOnes) {
   EXPECT_EQ(plan.view.unit_begin[8], plan.view.unit_begin[12]) << "the first half works";
 }
 
+/// Large tiles on a device: what units work on at a time lies side by side on the line, so that they find each other's keys in the cache.
+TEST(Plan, UnitsWorkOnNeighbouringTilesAtATime) {
+  for (const bool causal : {false, true}) {
+    for (const bool batch_invariant : {false, true}) {
+      constexpr int kUnits = 7;
+      ScheduleForm form;
+      form.num_kv_heads = 4;
+      form.num_units = kUnits;
+      form.num_small_units = 0;
+      form.batch_invariant = batch_invariant;
+      if (causal) form.variant.mask = variants::causal();
+      PlanState plan(plan_test::make_schedule(form));
+      make_plan(plan, plan_test::simple_batch({400, 400}, {400, 400}).batch());
+      struct Event {
+        std::int64_t begin, place;
+      };
+      std::vector<Event> events;  // begun at a sum of costs; 320 tiles of 10 rows
+      for (int u = 0; u < kUnits; ++u) {
+        std::int64_t spent = 0;
+        for (std::int32_t i = plan.view.unit_begin[u]; i < plan.view.unit_begin[u + 1]; ++i) {
+          const WorkItem& item = plan.view.items[i];
+          events.push_back({spent, item.row_begin / 400 * 160 + item.kv_head * 40 + item.row_begin % 400 / 10});
+          spent += item.cost;
+        }
+      }
+      std::sort(events.begin(), events.end(), [](const Event& a, const Event& b) { return a.begin < b.begin; });
+      std::int64_t furthest = 0;
+      for (const Event& event : events) {
+        // While one is at a head's last rows, under a causal mask, others go through the short tiles of the next.
+        EXPECT_GE(event.place, std::min<std::int64_t>(furthest - 5 * kUnits, 320 - 5 * kUnits))
+            << "causal " << causal << " at " << event.begin;
+        furthest = std::max(furthest, event.place);
+      }
+      EXPECT_EQ(furthest, 319);
+      const std::int64_t mean = ceil_div(plan.info.total_cost, kUnits);
+      EXPECT_LE(plan.info.max_unit_cost, mean + mean / 64 + plan.info.max_piece_cost);
+    }
+  }
+}
+
 /// The bounds are what a captured graph's buffers are sized by: right for decode, and not wasteful.
 TEST(Plan, BoundsOfADecodeSchedule) {
   ScheduleForm form;

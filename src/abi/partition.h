@@ -63,7 +63,9 @@ struct Line {
   const LineTile* tiles;
   const WorkItem* items;
   std::int32_t num_strips;
-  bool cut_items;  // false: items are whole (batch_invariant)
+  bool cut_items;                      // false: items are whole (batch_invariant)
+  LineSpot begin{};                    // a tile's start: the tiles before it units hold already
+  const std::int64_t* held = nullptr;  // what each unit holds of those; null: nothing
 };
 
 /// n / d for n >= 0, d > 0: most are small, and divisions of 64 bits are the slowest thing here.
@@ -179,19 +181,20 @@ struct UnitShares {
 };
 constexpr UnitShares equal_shares(std::int32_t num_units) { return {num_units, num_units, 0, 0}; }
 
-/// Whether units of `capacity` take the whole line. ends[u] is where unit u stops, costs[u] what it took.
+/// Whether units of `capacity` take the whole line. ends[u] is where unit u stops, costs[u] what it took and holds.
 inline bool fill_units(const Line& line, const UnitShares& shares, std::int64_t capacity, LineSpot* ends, std::int64_t* costs) {
-  LineSpot at = strip_start(line, 0);
+  LineSpot at = line.begin;
   for (std::int32_t u = 0; u < shares.num_units; ++u) {
-    const std::int64_t own = shares.own(u, capacity);
-    costs[u] = own > 0 ? take(line, at, own) : 0;
+    const std::int64_t held = line.held != nullptr ? line.held[u] : 0;
+    const std::int64_t own = shares.own(u, capacity) - held;
+    costs[u] = held + (own > 0 ? take(line, at, own) : 0);
     ends[u] = at;
   }
   return at.strip == line.num_strips;
 }
 
-/// What is known of an uncut line: its cost, that of the largest piece that cannot be cut, the least cost of a KV block (0: unknown), the
-/// number of its tiles and the cost of the largest (0: unknown).
+/// What is known of an uncut line, with what units hold of it: its cost, that of the largest piece that cannot be cut, the least cost of a
+/// KV block (0: unknown), the number of its tiles and the cost of the largest (0: unknown).
 struct LineCosts {
   std::int64_t total;
   std::int64_t max_piece;

@@ -23,8 +23,7 @@ using abi::WorkItem;
 
 class Emitter {
  public:
-  Emitter(Planner& planner, const abi::Line& line, WorkItem* out)
-      : p_(planner), line_(line), out_(out), next_(out), at_(strip_start(line, 0)) {}
+  Emitter(Planner& planner, const abi::Line& line, WorkItem* out) : p_(planner), line_(line), out_(out), next_(out), at_(line.begin) {}
 
   std::int64_t written() const { return next_ - out_; }
 
@@ -238,10 +237,25 @@ std::int64_t cost_of(const abi::Line& line) {
   return cost;
 }
 
+/// Whether tiles of a list read keys that others of it read, too: large ones, of which a KV head has several.
+bool shares_keys(const Planner& p, const ScheduleState& schedule, int list, const UnitShares& shares) {
+  return schedule.separate_classes && list == kLarge && p.gang == 1 && shares.share == 0;
+}
+
+/// Writes the items of a line for the units from `first_unit` on; begins[0] is where they begin, the rest is filled in. Returns their
+/// number.
+std::int64_t write_line(Planner& p, const abi::Line& line, int first_unit, std::span<std::int32_t> begins, WorkItem* out) {
+  Emitter emitter(p, line, out);
+  for (std::size_t u = 0; u + 1 < begins.size(); ++u) {
+    emitter.write_unit(p.unit_ends[static_cast<std::size_t>(first_unit) + u]);
+    begins[u + 1] = static_cast<std::int32_t>(begins[0] + emitter.written());
+  }
+  return emitter.written();
+}
+
 /// Fills unit_ends and unit_costs of a list's units. A gang's lines are alike where all rows cost the same, else only nearly.
-void cut_line(Planner& p, const abi::Line& line, const ScheduleState& schedule, int list) {
+void cut_line(Planner& p, const abi::Line& line, const UnitShares& shares, const ScheduleState& schedule, int list) {
   const int begin = class_unit_begin(schedule, list);
-  const UnitShares shares = shares_of(p, line, schedule, list);
   const std::int32_t strips = line.num_strips / p.gang;
   for (int member = 0; member < p.gang; ++member) {
     const int first = begin + member * shares.num_units;
@@ -249,6 +263,7 @@ void cut_line(Planner& p, const abi::Line& line, const ScheduleState& schedule, 
     abi::Line own = line;
     own.strips += member * strips;
     own.num_strips = strips;
+    if (member > 0) own.begin = strip_start(own, 0);
     partition(own, shares,
               {.total = p.gang == 1 ? p.total_cost[list] : cost_of(own),
                .max_piece = p.max_piece_cost[list],
@@ -280,10 +295,11 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
   p.unit_begin[0] = 0;
   p.part_rows = 0;
   const bool single_items = has_single_items(p, schedule);
-  if (p.regions.empty() && !single_items) {
+  const auto clear_merges = [&p] {
     p.merges.clear();
     p.merge_parts.clear();
-  }
+  };
+  if (p.regions.empty() && !single_items) clear_merges();
   std::int64_t written = 0;
   for (int list = 0; list < kNumClasses; ++list) {
     const int begin = class_unit_begin(schedule, list);
@@ -295,20 +311,24 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
       std::fill(p.unit_begin.begin() + begin + 1, p.unit_begin.begin() + end + 1, static_cast<std::int32_t>(written));
       continue;
     }
-    const abi::Line line{strips.data(), p.tiles.data(), p.items.data(), static_cast<std::int32_t>(strips.size()),
-                         !schedule.spec.batch_invariant};
-    cut_line(p, line, schedule, list);
+    abi::Line line{strips.data(), p.tiles.data(), p.items.data(), static_cast<std::int32_t>(strips.size()), !schedule.spec.batch_invariant};
+    line.begin = strip_start(line, 0);
+    const UnitShares shares = shares_of(p, line, schedule, list);
+    const bool dealt = shares_keys(p, schedule, list, shares) && deal_tiles(p, p.total_cost[list], shares.full, line);
+    cut_line(p, line, shares, schedule, list);
     if (p.unit_ends[static_cast<std::size_t>(end) - 1].strip != line.num_strips) bug("the units do not take the whole line");
-    if (single_items) {
+    std::int32_t* const unit_begin = p.unit_begin.data() + begin;
+    if (!dealt && single_items) {
       written = write_single_items(p, line, begin, end, out);
-      continue;
+    } else if (!dealt) {
+      written += write_line(p, line, begin, {unit_begin, unit_begin + (end - begin) + 1}, out + written);
+    } else {
+      if (single_items) clear_merges();
+      p.rest_items.resize(static_cast<std::size_t>(max_emitted_items(p, schedule)) - p.dealt_to.size());
+      p.rest_begin.assign(static_cast<std::size_t>(end - begin) + 1, 0);
+      write_line(p, line, begin, p.rest_begin, p.rest_items.data());
+      written = write_dealt(p, line, unit_begin, out) - out;
     }
-    Emitter emitter(p, line, out + written);
-    for (int u = begin; u < end; ++u) {
-      emitter.write_unit(p.unit_ends[static_cast<std::size_t>(u)]);
-      p.unit_begin[static_cast<std::size_t>(u) + 1] = static_cast<std::int32_t>(written + emitter.written());
-    }
-    written += emitter.written();
   }
   return written;
 }

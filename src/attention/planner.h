@@ -1,6 +1,6 @@
 // The parts of make_plan(), in the order in which they run: read_batch (validate, tables) -> lay_tiles (tiles and their visible items,
 // once for all KV heads that share them) -> find_regions (rows that several tiles cover), else part_gangs (lines of blocks side by side) ->
-// emit (cut the line, write items, merges).
+// emit (deal out what blocks read together, cut the rest of the line, write items, merges).
 // Each fills arrays of the Planner, whose memory stays from batch to batch, so that planning allocates nothing once warm.
 #pragma once
 
@@ -158,6 +158,12 @@ struct Planner {
   std::vector<abi::LineSpot> unit_ends;
   std::vector<std::int64_t> unit_costs;
   std::vector<PartRange> part_ranges;
+  std::vector<std::int64_t> dealt_units;  // what they hold
+  std::vector<std::int32_t> dealt_to;     // the unit of each tile dealt, in the order of the line
+  std::vector<std::int32_t> dealt_next;   // of each unit
+  std::vector<std::int64_t> held;         // by each unit, before the rest of the line is cut
+  std::vector<abi::WorkItem> rest_items;
+  std::vector<std::int32_t> rest_begin;
   std::vector<TileCut> cuts;
   std::vector<std::int32_t> tile_cuts;  // how many in each tile
   std::vector<std::int32_t> unit_begin;
@@ -179,6 +185,12 @@ void part_gangs(Planner& planner, const ScheduleState& schedule);
 void find_regions(Planner& planner, const ScheduleState& schedule);
 /// Writes the rows of the regions' merges, empty ones first, and notes at each shared tile which of them it takes part in.
 void lay_merges(Planner& planner, const ScheduleState& schedule);
+/// Deals the first tiles of a list, unless they are shared, out to its first `units` units, each of which gets less than its share of
+/// `total_cost`. If there are any: fills planner.dealt_to, makes `line` what is left, and returns true.
+bool deal_tiles(Planner& planner, std::int64_t total_cost, std::int32_t units, abi::Line& line);
+/// Writes each unit's dealt tiles and then its stretch of rest_items, which begin at rest_begin, from out[unit_begin[0]] on; fills in the
+/// rest of unit_begin. Returns the end.
+abi::WorkItem* write_dealt(Planner& planner, const abi::Line& line, std::int32_t* unit_begin, abi::WorkItem* out);
 /// Cuts the lists for their units, writes the items to `out` (room for max_emitted_items) and returns their number.
 std::int64_t emit_items(Planner& planner, const ScheduleState& schedule, abi::WorkItem* out);
 std::int64_t max_emitted_items(const Planner& planner, const ScheduleState& schedule);
