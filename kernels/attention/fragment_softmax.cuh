@@ -228,6 +228,28 @@ __device__ __forceinline__ void apply_logits(const typename Variant::Params& par
   }
 }
 
+/// The same of a logistic function's hook (Variant::kLogitsLogistic) where all keys are seen and positions are consecutive: four scores
+/// share a reciprocal.
+template <class Variant, int kKeyTiles>
+__device__ __forceinline__ void apply_shared_logistic(const typename Variant::Params& params, const typename Variant::LogitsRow& row,
+                                                      int half, const FragmentKeys& keys, float factor, float (&s)[kKeyTiles][4]) {
+  const auto step = logits_step<Variant>(params, row, keys, factor);
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; n += 2) {
+    float x[4];
+    float y[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = Variant::logits_argument(params, step, s[n + i / 2][2 * half + i % 2], 8 * (n + i / 2) + i % 2);
+    logistic_approx(x, y);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float& score = s[n + i / 2][2 * half + i % 2];
+      score = y[i];
+      if constexpr (Variant::kLogitsScaled) score = ptx::fma(y[i], step.scale, step.offset);
+    }
+  }
+}
+
 /// What a lane knows of its two rows of a 16-row tile.
 struct FragmentState {
   float m[2] = {-kInfinity, -kInfinity};

@@ -26,8 +26,8 @@
 namespace girih::attention {
 
 // Named barriers of the block (workers' own is kWorkersBarrier).
-inline constexpr int kTurnBarrier = 1;   // + warpgroup: whose turn it is
-inline constexpr int kGroupBarrier = 3;  // + warpgroup
+inline constexpr int kTurnBarrier = 1;                     // + warpgroup: whose turn it is
+inline constexpr int kGroupBarrier = kWorkersBarrier + 1;  // + warpgroup
 
 /// Weights of four neighbouring key tiles as the A operand of 32 keys, in the order of wgmma_transpose.cuh.
 __device__ __forceinline__ void pack_weights_e4m3(const float (&s0)[4], const float (&s1)[4], const float (&s2)[4], const float (&s3)[4],
@@ -62,7 +62,9 @@ class WgmmaPrefill {
   static constexpr int kPartTiles = kSumTiles / kParts;
   static constexpr int kChains = kFp8 ? 4 : 1;
   static constexpr int kRun = kFp8 ? 4 : 8;  // neighbouring dims of a row that a lane writes at a time
-  static constexpr bool kTakesTurns = c.workers() == 2 * kGroupWarps * ptx::kWarp;
+  static constexpr int kGroups = c.workers() / (kGroupWarps * ptx::kWarp);
+  static constexpr bool kTakesTurns = kGroups > 1;
+  static constexpr int kTurnThreads = 2 * kGroupWarps * ptx::kWarp;  // whose turn it was, and whose it is
 
   __device__ __forceinline__ WgmmaPrefill(const Args& p, const typename Variant::Params& params, u8* s_memory)
       : p_(p),
@@ -76,7 +78,7 @@ class WgmmaPrefill {
         values_(kFp8 ? ptx::rows_along_mn(s_memory + Shape::kValuesAt) : ptx::rows_along_k(s_memory + Shape::kValuesAt, Shape::kStack)) {}
 
   __device__ __forceinline__ void run(UnitItems items) {
-    if (kTakesTurns && group() == 1) ptx::arrive_named(kTurnBarrier, c.workers());
+    if (kTakesTurns && group() == kGroups - 1) ptx::arrive_named(kTurnBarrier, kTurnThreads);
 #pragma unroll 1
     for (int i = 0; i < p_.num_segments; ++i) modes_ |= p_.segments[i].box_tokens == 0 ? kOrdersCopies : 0;
     u32 query_parity = 0;
@@ -91,7 +93,7 @@ class WgmmaPrefill {
         keep_hooks();
       }
       if (is_first(*item) || is_chunk(*item)) clear();
-      modes_ = (modes_ & kOrdersCopies) | (item->row_count > kGroupRows ? kTurns : 0);
+      modes_ = (modes_ & kOrdersCopies) | (item->row_count > kGroupRows ? kTurns : 0) | (item->row_count > 2 * kGroupRows ? kAllTurn : 0);
       if (item->row_count > group() * kGroupRows) {
         add_item(*item);
       } else {
@@ -102,13 +104,14 @@ class WgmmaPrefill {
         end_tile(*item);
       }
     }
-    if (kTakesTurns && group() == 0) ptx::sync_named(kTurnBarrier, c.workers());
+    if (kTakesTurns && group() == 0) ptx::sync_named(kTurnBarrier, kTurnThreads);
   }
 
  private:
   // In one register.
-  static constexpr int kTurns = 1;         // both warpgroups have rows of the tile
+  static constexpr int kTurns = 1;         // two warpgroups or more have rows of the tile
   static constexpr int kOrdersCopies = 2;  // some keys come by the producers' own copies
+  static constexpr int kAllTurn = 4;       // three have
 
   __device__ __forceinline__ int group() const { return warp_ / kGroupWarps; }
   /// Where this warpgroup's rows of Q come and go.
@@ -166,8 +169,13 @@ class WgmmaPrefill {
     if (is_last(item)) release(barriers_.query_empty(query_place()));
   }
 
+  /// Of those that have rows of the tile.
+  __device__ __forceinline__ int next_group() const {
+    if constexpr (kGroups < 3) return 1 - group();
+    return group() < ((modes_ & kAllTurn) != 0 ? 2 : 1) ? group() + 1 : 0;
+  }
   __device__ __forceinline__ void pass_turn() const {
-    if (kTakesTurns && (modes_ & kTurns) != 0) ptx::arrive_named(kTurnBarrier + 1 - group(), c.workers());
+    if (kTakesTurns && (modes_ & kTurns) != 0) ptx::arrive_named(kTurnBarrier + next_group(), kTurnThreads);
   }
   /// The step's keys join the state but for P V, which is left pending. kFirst: nothing is pending.
   template <bool kFirst>
@@ -176,7 +184,7 @@ class WgmmaPrefill {
     ptx::mbarrier_wait(barriers_.key_full(key_stage()), parity_of<Shape::kKeyStages>(step_));
     if constexpr (!kFirst && !kFp8) wait_for_values();
     if ((modes_ & kOrdersCopies) != 0) ptx::fence_async_proxy();
-    if (kTakesTurns && (modes_ & kTurns) != 0) ptx::sync_named(kTurnBarrier + group(), c.workers());
+    if (kTakesTurns && (modes_ & kTurns) != 0) ptx::sync_named(kTurnBarrier + group(), kTurnThreads);
     ptx::wgmma_fence();
     issue_scores(s);
     float sums[kPartTiles][4];  // of the pending step, with kFp8
@@ -333,7 +341,14 @@ class WgmmaPrefill {
     if constexpr (Variant::kHasLogits) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        apply_logits<Variant>(params_, logits_row(8 * half + lane_ / 4), half, keys, factor.raw, s);
+        const auto row = logits_row(8 * half + lane_ / 4);
+        if constexpr (Variant::kLogitsLogistic) {
+          if (!keys.list.page_positions && begin >= range.full_begin && begin + c.kv_block <= range.full_end) {
+            apply_shared_logistic<Variant>(params_, row, half, keys, factor.raw, s);
+            continue;
+          }
+        }
+        apply_logits<Variant>(params_, row, half, keys, factor.raw, s);
       }
     } else {
       if (factor.negative()) [[unlikely]]

@@ -1,9 +1,9 @@
-// The wgmma family's block and its shared memory. Warps 0..7 are two warpgroups that consume, 64 query rows each; the four warps after them
-// produce: one brings K, one V, two bring Q. Tiles are stacks of rows of 128 bytes (64 dims of 16 bits, 128 of 8), swizzled as wgmma and
-// the copy engine have them; a head of more dims is several stacks side by side.
-// Products of 8-bit floats take V only with its keys along the rows, so V is brought to a place of its own, from where one of the two warps
-// that would bring Q lays it out anew (wgmma_transpose.cuh): a row of 128 bytes for each dim.
-// Keys of 8 bits beside Q of 16 are brought likewise, K and V, and four warps more widen them to Q's type (wgmma_widen.cuh).
+// The wgmma family's block and its shared memory. Warps 0..7 are two warpgroups that consume, 64 query rows each (three where V has 64
+// dims, one in cascades); the four warps after them produce: one brings K, one V, two bring Q. Tiles are stacks of rows of 128 bytes (64
+// dims of 16 bits, 128 of 8), swizzled as wgmma and the copy engine have them; a head of more dims is several stacks side by side. Products
+// of 8-bit floats take V only with its keys along the rows, so V is brought to a place of its own, from where one of the two warps that
+// would bring Q lays it out anew (wgmma_transpose.cuh): a row of 128 bytes for each dim. Keys of 8 bits beside Q of 16 are brought
+// likewise, K and V, and four warps more widen them to Q's type (wgmma_widen.cuh).
 #pragma once
 
 #include "attention/config.cuh"
@@ -35,15 +35,19 @@ template <Config c, class Variant>
 struct WgmmaShape {
   static constexpr int kWarps = c.workers() / ptx::kWarp;  // that consume
   static constexpr int kStepKeys = c.kv_block;
-  static constexpr int kElement = bits(c.q_type) / 8;                          // bytes, of the products' operands
-  static constexpr int kStored = bits(c.k_type) / 8;                           // bytes, of K and V as they are brought
-  static constexpr bool kTransposes = kElement == 1;                           // V
-  static constexpr bool kWidens = kStored < kElement;                          // K and V
-  static constexpr int kQueryWarps = kTransposes ? 1 : 2;                      // that bring Q
-  static constexpr int kQueryPlaces = min(kQueryWarps, kWarps / kGroupWarps);  // that are full and empty on their own: a warpgroup's rows
+  static constexpr int kElement = bits(c.q_type) / 8;      // bytes, of the products' operands
+  static constexpr int kStored = bits(c.k_type) / 8;       // bytes, of K and V as they are brought
+  static constexpr bool kTransposes = kElement == 1;       // V
+  static constexpr bool kWidens = kStored < kElement;      // K and V
+  static constexpr int kQueryWarps = kTransposes ? 1 : 2;  // that bring Q
+  /// That are full and empty on their own: each warpgroup's rows, if its own warp brings them.
+  static constexpr int kQueryPlaces = kWarps == kQueryWarps * kGroupWarps ? kQueryWarps : 1;
   // Of 64 Ki a block: what producers give up, consumers take.
   static constexpr int kProducerRegisters = kTransposes || kWidens ? 40 : 24;
-  static constexpr int kConsumerRegisters = kWidens ? 216 : kTransposes || kWarps == kGroupWarps ? 232 : 240;
+  static constexpr int kConsumerRegisters = kWidens                                ? 216
+                                            : kWarps == 3 * kGroupWarps            ? 160
+                                            : kTransposes || kWarps == kGroupWarps ? 232
+                                                                                   : 240;
   static constexpr int kStages = c.stages;                    // of K and V as they are brought
   static constexpr int kKeyStages = kWidens ? 2 : kStages;    // of K as it is consumed
   static constexpr int kValueStages = kWidens ? 2 : kStages;  // of V as it is consumed

@@ -27,6 +27,9 @@ struct Shape {
 };
 /// Longest steps first: the widths that kernels/ptx/wgmma.cuh has.
 constexpr std::array<Shape, 4> kShapes16 = {{{176, 2}, {128, 2}, {96, 2}, {64, 2}}};
+/// Of three warpgroups, where sums take few registers: while products of one have the tensor cores, two are at their weights.
+constexpr Shape kTallShape16 = {128, 2, 3 * kGroupRows};
+constexpr int kMostTallDims = 64;
 /// Of one warpgroup, so that a multiprocessor has room for two blocks, or for one beside a block of decode.
 constexpr std::array<Shape, 5> kHalfShapes16 = {
     {{176, 2, kGroupRows, 2}, {128, 2, kGroupRows, 2}, {96, 2, kGroupRows, 2}, {80, 2, kGroupRows, 2}, {64, 2, kGroupRows, 2}}};
@@ -63,12 +66,14 @@ std::int64_t shared_bytes(const CudaRequest& request, Shape shape) {
   return keys + shape.rows * key_row + rows + 2 * (rings + query_places) * 8 + 16;
 }
 
-/// Registers of a consumer: its share of O, of S, and of P as pairs; 44 are left for all else. Of e4m3 P is fours, and the sums of a step
-/// are apart from O, 64 dims at a time (96 where V has so many); 32 are left.
+/// Registers of a consumer: its share of O, of S, and of P as pairs; 44 are left for all else, 32 with three warpgroups (numbers used once
+/// a step are spilled). Of e4m3 P is fours, and the sums of a step are apart from O, 64 dims at a time (96 where V has so many); 32 are
+/// left.
 bool has_registers(const AttentionSpec& spec, Shape shape) {
   if (is_fp8(spec)) return (spec.head_dim_vo + (spec.head_dim_vo == 96 ? 96 : 64) + shape.step) / 2 + shape.step / 8 <= 232 - 32;
-  const int given = is_widened(spec) ? 216 : shape.rows < kTileRows ? 232 : 240;
-  return spec.head_dim_vo / 2 + shape.step / 2 + shape.step / 4 <= given - 44;
+  const int needed = spec.head_dim_vo / 2 + shape.step / 2 + shape.step / 4;
+  if (shape.rows > kTileRows) return needed <= 160 - 32;
+  return needed <= (is_widened(spec) ? 216 : shape.rows < kTileRows ? 232 : 240) - 44;
 }
 
 /// A level that many requests share, beside their own keys: both lists run at once where a block of each fits a multiprocessor. Fewer rows
@@ -97,6 +102,7 @@ Shape shape_of(const CudaRequest& request) {
     const Shape half = first(kHalfShapes16);
     if (half.step > 0) return half;
   }
+  if (request.spec.head_dim_vo <= kMostTallDims && fits(kTallShape16)) return kTallShape16;
   return first(kShapes16);
 }
 

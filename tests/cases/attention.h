@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "cases/problem.h"
 
 namespace girih::cases {
@@ -647,6 +650,19 @@ inline std::vector<AttentionCase> variant_cases() {
       if (v.variant.logits.node() == nullptr) continue;
       add(v, l, make_spec(heads.qo, heads.kv, 32), Layout::nhd);
       cases.back().spec.o_dtype = cases.size() % 4 == 0 ? DType::f32 : DType::bf16;
+    }
+  }
+  // Tiles of one, two and three warpgroups on Hopper, whose kernels for 64 and 128 dims differ.
+  const Lengths tall{"tall", {70, 45, 1, 64, 20}, {150, 45, 30, 64, 400}};
+  for (const int dim : {64, 128}) {
+    std::vector<VariantCase> variants = mask_variants(tall);
+    for (VariantCase& v : logit_variants(6, dim, dim)) variants.push_back(std::move(v));
+    for (VariantCase& v : variants) {
+      constexpr std::array<std::string_view, 6> kNames = {"window_9_4", "custom_mask_run", "soft_cap_30",
+                                                          "alibi",      "sigmoid",         "sinks_window_cap"};
+      if (std::find(kNames.begin(), kNames.end(), v.name) == kNames.end()) continue;
+      v.name = fmt::format("dims{}_{}", dim, v.name);
+      add(v, tall, make_spec(6, 2, dim), Layout::nhd);
     }
   }
   // RoPE positions apart from mask positions, and RoPE over a cascade.
