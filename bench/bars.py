@@ -67,6 +67,10 @@ def teraflops(row, _):
     return row["flops"] / row["seconds"] / 1e12
 
 
+def terabytes(row, _):
+    return row["bytes"] / row["seconds"] / 1e12
+
+
 def plan_microseconds(row, _):
     return 1e6 * (row["plan_seconds"] + row["upload_seconds"])
 
@@ -162,6 +166,23 @@ GPU_BARS = (
     ("time of page 16 over ragged: prefill", ["prefill-causal-8192-page16"], time_of_row_over(PLAIN_PREFILL), "<=", 1.05, TIMES),
     ("time of page 16 over ragged: prefill, mma", [f"{PLAIN_PREFILL}-page16-mma"], time_of_row_over(f"{PLAIN_PREFILL}-mma"), "<=", 1.05,
      TIMES),
+    ("TFLOP/s: prefill, Hopper", ["prefill-causal-8192", "prefill-causal-8192-page16"], teraflops, ">=", 650, TERAFLOPS),
+    ("TFLOP/s: prefill, Hopper", ["prefill-causal-16384"], teraflops, ">=", 680, TERAFLOPS),
+    ("TFLOP/s: prefill, Hopper", ["prefill-full-16384"], teraflops, ">=", 700, TERAFLOPS),
+    ("TFLOP/s: prefill, Hopper", ["prefill-causal-b8-2048"], teraflops, ">=", 570, TERAFLOPS),
+    ("TFLOP/s: prefill, Hopper", ["prefill-window1024-b4-8192"], teraflops, ">=", 560, TERAFLOPS),
+    ("TFLOP/s: prefill, Hopper", ["append256-b16-kv4096"], teraflops, ">=", 600, TERAFLOPS),
+    ("TFLOP/s: prefill, Hopper", ["prefill-d64-full-16384"], teraflops, ">=", 500, TERAFLOPS),
+    ("TFLOP/s: prefill, Hopper", ["prefill-d64-causal-16384"], teraflops, ">=", 470, TERAFLOPS),
+    ("TFLOP/s: prefill, Hopper", ["prefill-d256-full-16384"], teraflops, ">=", 740, TERAFLOPS),
+    ("TFLOP/s: prefill, Hopper", ["prefill-d256-causal-16384"], teraflops, ">=", 620, TERAFLOPS),
+    ("TFLOP/s: prefill of e4m3, Hopper", ["prefill-causal-16384-fp8"], teraflops, ">=", 880, TERAFLOPS),
+    ("TFLOP/s: prefill of e4m3, Hopper", ["prefill-causal-16384-fp8-page16"], teraflops, ">=", 850, TERAFLOPS),
+    ("time of page 16 over ragged: prefill, Hopper", ["prefill-causal-8192-page16"], time_of_row_over(PLAIN_PREFILL), "<=", 1.03, TIMES),
+    ("time of page 1 over ragged: prefill, Hopper", ["prefill-causal-8192-page1"], time_of_row_over(PLAIN_PREFILL), "<=", 1.08, TIMES),
+    ("TFLOP/s: MLA decode, 128 heads", ["mla128-b64-kv5120", "mla128-b128-kv4096"], teraflops, ">=", 630, TERAFLOPS),
+    ("TB/s: MLA decode, 16 heads", ["mla16-b64-kv5120"], terabytes, ">=", 4.0, "{:.2f} TB/s"),
+    ("time of page 1 over page 64: MLA", ["mla128-b64-kv5120-page1"], time_of_row_over("mla128-b64-kv5120"), "<=", 1.05, TIMES),
     ("over fa2: MLA decode, 128 heads", ["mla128-b64-kv5120", "mla128-b64-kv5120-mma"], FA2, ">=", 1.2, TIMES),
     ("over fa3: MLA decode, 16 heads", ["mla16-b64-kv5120", "mla16-b64-kv5120-mma"], speedup_over_peer("fa3"), ">=", 0.9, TIMES),
     ("time per pair over plain: prefill", [f"{PLAIN_PREFILL}-{variant}" for variant in SCORED],

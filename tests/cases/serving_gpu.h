@@ -112,8 +112,11 @@ class GpuServingTable {
         add(name, fp8, {len}, {len}, page_size);
       }
     }
-    add("prefill-d64-causal-8192", spec_of(32, 8, 64), {8192}, {8192}, kEndlessPage);
-    add("prefill-d256-causal-8192", spec_of(16, 8, 256), {8192}, {8192}, kEndlessPage);
+    for (const AttentionSpec& spec : {spec_of(32, 8, 64), spec_of(16, 8, 256)}) {
+      for (const std::string_view mask : {"causal", "full"}) {
+        add(fmt::format("prefill-d{}-{}-16384", spec.head_dim_qk, mask), spec, {16384}, {16384}, kEndlessPage).mask = mask;
+      }
+    }
     Lens qo_lens(31, 1);
     Lens kv_lens(31, 4096);
     qo_lens.push_back(2048);
