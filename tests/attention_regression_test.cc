@@ -213,6 +213,22 @@ TEST(Regression, C08_StridesBeyond32BitsAreKept) {
   for (CpuTarget target : available_cpu_targets()) EXPECT_TRUE(matches(p, reference(p), execute(p, context_for(target, 1))));
 }
 
+TEST(Regression, D11_LayoutsAndTypesOfOneShapeInTurns) {
+  const auto of = [](Layout layout, bool strided, DType kv) {
+    AttentionCase c = simple(make_spec(4, 2, 64), {1, 20}, {90, 40}, layout);
+    c.segments[0].strided_table = strided;
+    if (kv != DType::bf16) set_kv(c.spec, kv, ScaleGranularity::tensor, kv, ScaleGranularity::tensor);
+    return Problem(c);
+  };
+  const Problem in_turns[] = {of(Layout::hnd, false, DType::bf16), of(Layout::nhd, true, DType::bf16), of(Layout::nhd, true, DType::e4m3),
+                              of(Layout::hnd, false, DType::i8)};
+  for (CpuTarget target : available_cpu_targets()) {
+    for (int round = 0; round < 2; ++round) {
+      for (const Problem& p : in_turns) EXPECT_TRUE(matches(p, reference(p), execute(p, context_for(target, 1))));
+    }
+  }
+}
+
 TEST(Regression, D13_LseCostsNoWorkspace) {
   AttentionSpec spec = make_spec(64, 8, 128);
   const AttentionLimits limits{.max_tokens = 16384, .max_requests = 16384, .max_kv_len = 1024};

@@ -481,7 +481,7 @@ inline std::vector<RowsCase> rows_cases() {
       {.name = "rms_dim_1", .dim = 1},
       {.name = "rms_dim_7", .dim = 7},
       {.name = "rms_dim_1037_odd", .rows = 4, .dim = 1037, .layout = odd},
-      {.name = "rms_strided", .dim = 96, .layout = strided},
+      {.name = "rms_strided", .dim = 96, .layout = strided},  // H16
       {.name = "rms_in_place", .rows = 6, .dim = 320, .in_place = true},
       {.name = "rms_odd_values", .rows = 12, .dim = 72, .odd_values = true},
       {.name = "rms_large_values", .x = f32, .weight = f32, .out = f32, .dim = 256, .spread = 1e4F},
