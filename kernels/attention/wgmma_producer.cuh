@@ -2,9 +2,10 @@
 // runs ahead of the consumers as far as its ring allows. Where V is laid out anew, one warp does that and one brings Q; where K and V are
 // widened, four warps more do that.
 // K and V come by the copy engine where the segment has a map: boxes of `box_tokens` keys, which lie in one page, by 128 bytes of dims, one
-// lane for each place of a box in the step; the page ids of the next step are asked for before the wait. Stores that the copy engine cannot
-// take (pages of few tokens, odd strides) are copied by the warp, a row at a time, as is Q. Boxes past the item's keys are not asked for:
-// what lies there is hidden from scores, and whoever reads such rows of V clears them.
+// lane for each place of a box in the step; the page ids of the next step are asked for before the wait. Boxes past the item's keys are not
+// asked for: what lies there is hidden from scores, and whoever reads such rows of V clears them.
+// Stores that the copy engine cannot take (pages of few tokens, odd strides) are copied by the warp, row by row: where a step's rows lie is
+// worked out before the wait and kept in shared memory, so that a stage, once it is free, waits for copies alone.
 #pragma once
 
 #include "attention/config.cuh"
@@ -32,6 +33,7 @@ struct ElementBits<1> {
 };
 
 inline constexpr int kBoxWidth = kStackRow / 2;  // maps have elements of two bytes
+inline constexpr int kCopiedRows = 16;           // at a time, by a warp
 
 /// `rows` rows of kRow bytes by one warp, of which every lane has the place of one (null: zeros), into kStacks stacks: a multiple of
 /// 4 kTurns rows. Several turns at once wait for each other less, and hold more addresses.
@@ -57,6 +59,34 @@ __device__ __forceinline__ void copy_rows(u8* s_rows, const u8* g_row, int rows)
   }
 }
 
+/// Rows of kRow bytes, of places that lie in shared memory, into kStacks stacks, by one warp: kCopiedRows at a time, that many rounded up.
+/// s_rows: where a multiple of 8 rows of the first stack begins.
+template <int kRow, int kStacks, int kStackBytes>
+__device__ __forceinline__ void copy_placed_rows(u8* s_rows, const u8* const* s_places, int rows) {
+  const int row = ptx::lane_idx() / 8;
+  const int chunk = ptx::lane_idx() % 8;
+  ptx::SharedPointer s_chunk = ptx::opaque(ptx::SharedPointer(s_rows + stack_offset(row, chunk)));
+  s_places += row;
+#pragma unroll 1
+  for (int first = 0; first < rows; first += kCopiedRows) {
+    const u8* g_rows[kCopiedRows / 4];
+#pragma unroll
+    for (int turn = 0; turn < kCopiedRows / 4; ++turn) g_rows[turn] = s_places[4 * turn];
+#pragma unroll
+    for (int turn = 0; turn < kCopiedRows / 4; ++turn) {
+      // Four rows further a chunk's number differs in its third bit.
+      const ptx::SharedPointer s_turn = (turn % 2 == 0 ? s_chunk : s_chunk ^ 64) + 4 * turn * kStackRow;
+#pragma unroll
+      for (int i = 0; i < kStacks; ++i) {
+        const int at = i * kStackRow + 16 * chunk;
+        if (at < kRow) ptx::cp_async_16(s_turn + i * kStackBytes, g_rows[turn] + at);
+      }
+    }
+    s_chunk = s_chunk + kCopiedRows * kStackRow;
+    s_places += kCopiedRows;
+  }
+}
+
 /// The warp that brings K, or V.
 template <Config c, class Variant, bool kIsValue>
 class KeyProducer {
@@ -73,6 +103,7 @@ class KeyProducer {
   __device__ __forceinline__ KeyProducer(const Args& p, u8* s_memory)
       : p_(p),
         s_ring_(s_memory + (kIsValue ? Shape::kBroughtValuesAt : Shape::kBroughtKeysAt)),
+        s_places_(reinterpret_cast<const u8**>(s_memory + Shape::kPlacesAt) + (kIsValue ? Shape::kPlaces : 0)),
         barriers_(s_memory),
         lane_(ptx::lane_idx()) {}
 
@@ -134,54 +165,51 @@ class KeyProducer {
     }
   }
 
-  /// A lane looks up a key's place, whose page has been asked for before; then eight lanes copy a row, or each its own by single elements.
-  /// The copies land while the next step's are issued: consumers order them before their products.
+  /// Where the step's keys lie is looked up before the wait, a lane a key; then eight lanes copy a row, or each its own by single elements.
+  /// The copies land while the next step's are issued: consumers order them before their products. Past the end the last key is taken.
   __device__ __forceinline__ void bring_rows(const abi::WorkItem& item, const abi::SegmentArg& segment, i64 table_begin) {
     const abi::PlaneArg& from = plane(segment);
     const bool whole = copies_whole_chunks<kType>(from, kRow);
     const int end = item.kv_end;
     const int head = item.kv_head;
-    i32 page = item.kv_begin + lane_ < end ? page_of(segment, table_begin, item.kv_begin + lane_) : 0;
 #pragma unroll 1
     for (int begin = item.kv_begin; begin < end; begin += Shape::kStepKeys) {
-      ptx::mbarrier_wait(empty(), parity_of<Shape::kStages>(step_) ^ 1U);
-#pragma unroll 1
-      for (int first = 0; first < Shape::kStepKeys; first += ptx::kWarp) {
-        const int key = begin + first + lane_;
-        const u8* g_row = key < end ? key_address(from, page, slot_of(segment, table_begin, key), head) : nullptr;
-        const int later = begin + min(first + ptx::kWarp, Shape::kStepKeys) + lane_;
-        if (later < end) page = page_of(segment, table_begin, later);
-        u8* s_rows = s_ring_ + stage() * kStage + first * kStackRow;
-        const int rows = min(ptx::kWarp, Shape::kStepKeys - first);
-        if (whole) {
-          copy_rows<kRow, kStacks, Shape::kStack, 2>(s_rows, g_row, rows);
-        } else if (lane_ < rows) {
-          gather_row(s_rows, g_row, from.dim_stride);
-        }
+      const int rows = min(Shape::kStepKeys, end - begin);
+#pragma unroll 2
+      for (int row = lane_; row < Shape::kPlaces; row += ptx::kWarp) {
+        const int key = min(begin + row, end - 1);
+        s_places_[row] = key_address(from, page_of(segment, table_begin, key), slot_of(segment, table_begin, key), head);
       }
+      ptx::sync_warp();
+      ptx::mbarrier_wait(empty(), parity_of<Shape::kStages>(step_) ^ 1U);
+      u8* s_rows = s_ring_ + stage() * kStage;
       if (whole) {
+        copy_placed_rows<kRow, kStacks, Shape::kStack>(s_rows, s_places_, rows);
         ptx::mbarrier_arrive_after_copies(full());
       } else {
+#pragma unroll 1
+        for (int row = lane_; row < rows; row += ptx::kWarp) gather_row(s_rows, row, from.dim_stride);
         ptx::mbarrier_arrive(full());
       }
+      ptx::sync_warp();  // all lanes have read the places
       if (lane_ == 0) ptx::mbarrier_arrive(full());
       ++step_;
     }
   }
-  /// This lane's row.
-  __device__ __forceinline__ void gather_row(u8* s_rows, const u8* g_row, i64 dim_stride) const {
+  __device__ __forceinline__ void gather_row(u8* s_rows, int row, i64 dim_stride) const {
     using Bits = typename ElementBits<Shape::kStored>::T;
     constexpr int kOfChunk = 16 / Shape::kStored;
+    const u8* g_row = s_places_[row];
 #pragma unroll 1
     for (int dim = 0; dim < kDims; ++dim) {
-      u8* s_chunk = s_rows + dim / (8 * kOfChunk) * Shape::kStack + stack_offset(lane_, dim / kOfChunk);
-      reinterpret_cast<Bits*>(s_chunk)[dim % kOfChunk] =
-          g_row != nullptr ? *reinterpret_cast<const Bits*>(g_row + dim * dim_stride) : Bits{0};
+      u8* s_chunk = s_rows + dim / (8 * kOfChunk) * Shape::kStack + stack_offset(row, dim / kOfChunk);
+      reinterpret_cast<Bits*>(s_chunk)[dim % kOfChunk] = *reinterpret_cast<const Bits*>(g_row + dim * dim_stride);
     }
   }
 
   const Args& p_;
   u8* s_ring_;
+  const u8** s_places_;  // of a step's rows
   WgmmaBarriers<Shape> barriers_;
   int lane_;
   u32 step_ = 0;  // of the block's

@@ -71,7 +71,9 @@ struct WgmmaShape {
   static constexpr int kBroughtValuesAt = kWidens || kTransposes ? kBroughtKeysEnd : kValuesAt;
   static constexpr int kQueryAt = kWidens || kTransposes ? kBroughtValuesAt + kStages * kBroughtValueStage : kValuesEnd;
   static constexpr int kRowsAt = kQueryAt + kKeyStacks * kQueryStack;
-  static constexpr int kBarriersAt = kRowsAt + kRowBytes;
+  static constexpr int kPlacesAt = kRowsAt + kRowBytes;
+  static constexpr int kPlaces = round_up(kStepKeys, ptx::kWarp);  // of a step's rows of K where they are copied, as many of V
+  static constexpr int kBarriersAt = kPlacesAt + 2 * kPlaces * static_cast<int>(sizeof(u8*));
   static constexpr int kBroughtRings = kWidens ? 2 : kTransposes ? 1 : 0;
   static constexpr int kLastAt = kBarriersAt + (2 * (kKeyStages + kValueStages + kBroughtRings * kStages + kQueryPlaces)) * 8;
   static constexpr int kSharedBytes = kLastAt + 16;

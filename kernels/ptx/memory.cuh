@@ -57,6 +57,10 @@ __device__ __forceinline__ void cp_async_16(void* s_destination, const void* g_s
   *static_cast<Vec16*>(s_destination) = v;
 #endif
 }
+/// The same, always valid; sm_80 on.
+__device__ __forceinline__ void cp_async_16(SharedPointer destination, const void* g_source) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(destination.address), "l"(g_source) : "memory");
+}
 /// How long copies stay in L2: as usual, or so that they are the first to leave it.
 __device__ __forceinline__ u64 l2_policy(bool leaves_first) {
 #if __CUDA_ARCH__ >= 800

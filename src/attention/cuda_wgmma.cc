@@ -63,7 +63,8 @@ std::int64_t shared_bytes(const CudaRequest& request, Shape shape) {
     rings += 2 * kConsumedStages;
   }
   const std::int64_t query_places = is_fp8(request.spec) ? 1 : shape.rows / kGroupRows;
-  return keys + shape.rows * key_row + rows + 2 * (rings + query_places) * 8 + 16;
+  const std::int64_t places = 2 * round_up(shape.step, 32) * 8;  // of copied rows
+  return keys + shape.rows * key_row + rows + places + 2 * (rings + query_places) * 8 + 16;
 }
 
 /// Registers of a consumer: its share of O, of S, and of P as pairs; 44 are left for all else, 32 with three warpgroups (numbers used once

@@ -83,6 +83,11 @@ inline AttentionCase capped_empty_case() {
   return c;
 }
 
+/// Pages of so few tokens that large tiles' keys are copied by rows, over several steps.
+inline AttentionCase small_page_case(std::int64_t page_size, const AttentionSpec& spec, Layout layout) {
+  return make_case(fmt::format("small_pages_of_{}", page_size), spec, {"", {150, 3, 70}, {333, 400, 70}}, layout, page_size);
+}
+
 }  // namespace cuda_only
 
 /// Keys of 8 bits beside 16-bit Q in tiles of many rows, which kernels may widen: every width of rows, pages that boxes bring and those
@@ -180,8 +185,14 @@ inline std::vector<AttentionCase> fp8_query_cases() {
 }
 
 inline std::vector<AttentionCase> cuda_only_cases() {
-  return {cuda_only::text_case("cuda_text_mixed", lengths("mixed")), cuda_only::text_case("cuda_text_prefill", lengths("prefill")),
-          cuda_only::page_positions_case(), cuda_only::far_positions_case(), cuda_only::capped_empty_case()};
+  return {cuda_only::text_case("cuda_text_mixed", lengths("mixed")),
+          cuda_only::text_case("cuda_text_prefill", lengths("prefill")),
+          cuda_only::page_positions_case(),
+          cuda_only::far_positions_case(),
+          cuda_only::capped_empty_case(),
+          cuda_only::small_page_case(1, make_spec(2, 1, 128), Layout::nhd),
+          cuda_only::small_page_case(5, make_spec(6, 2, 64), Layout::nhd),
+          cuda_only::small_page_case(12, make_spec(4, 2, 192, 128), Layout::hnd)};
 }
 
 }  // namespace girih::cases

@@ -37,6 +37,9 @@ inline void cp_async_16(void* s_destination, const void* g_source, bool valid, c
                         int line = __builtin_LINE()) {
   kCopy(s_destination, g_source, 16, valid, {"cp_async_16", file, line});
 }
+inline void cp_async_16(SharedPointer destination, const void* g_source, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  kCopy(const_cast<u8*>(destination.place), g_source, 16, true, {"cp_async_16", file, line});
+}
 inline u64 l2_policy(bool leaves_first) { return leaves_first ? 1 : 0; }
 inline void cp_async_16(void* s_destination, const void* g_source, bool valid, u64, const char* file = __builtin_FILE(),
                         int line = __builtin_LINE()) {
