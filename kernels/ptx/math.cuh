@@ -76,6 +76,12 @@ __device__ __forceinline__ float add_toward_zero(float a, float b) {
   asm("add.rz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
+/// a * b of numbers >= 0, rounded down; subnormal results are not flushed.
+__device__ __forceinline__ float multiply_toward_zero(float a, float b) {
+  float y;
+  asm("mul.rz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
 /// The larger of a and |b|; NaN where one is.
 __device__ __forceinline__ float max_magnitude(float a, float b) {
 #if __CUDA_ARCH__ >= 800

@@ -2,6 +2,7 @@
 // (select.cuh), then the tile and in it the entry that the random number chooses, or each entry is written.
 #pragma once
 
+#include "sampling/nucleus.cuh"
 #include "sampling/select.cuh"
 
 namespace girih::sampling {
@@ -314,10 +315,6 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
     if (ptx::cluster_rank() == 0) write_empty(p, r);
     return;
   }
-  Run run(p.input.data + source * p.input.row_stride, p.input.stride, p.vocab, num_slots);
-  run.reader.edit(p, r);
-  auto& select = run.select;
-  auto& s = own<typename Run::S>();
   float temperature = p.temperature.at(r);
   const bool greedy = !(temperature > abi::kArgmaxTemperature);
   if (greedy) temperature = 1.0F;
@@ -327,6 +324,17 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   const bool by_count = kTraits.top_k && !greedy && top_k > 0 && top_k < p.vocab;
   const bool by_mass = kTraits.top_p && !greedy && top_p < 1.0F;
   const bool logprobs = p.logprobs.data != nullptr || p.num_top > 0;
+  // By one pass, where that much shared memory is.
+  constexpr bool kOnePass =
+      kSame<T, float> && kProbs && kTraits.top_p && !kCounts && !kTraits.edits && !kTraits.masked && kConfig.list_capacity >= 12288;
+  const u8* row = p.input.data + source * p.input.row_stride;
+  if constexpr (kOnePass) {
+    if (by_mass && min_p <= 0.0F && p.input.stride == 4 && Nucleus(row, p.vocab).run(p, r, top_p)) return;
+  }
+  Run run(row, p.input.stride, p.vocab, num_slots);
+  run.reader.edit(p, r);
+  auto& select = run.select;
+  auto& s = own<typename Run::S>();
 
   const bool filtered = p.filtered_logprobs != 0;
   const bool needs_total = (logprobs && (!filtered || greedy)) || (p.joint != 0 && by_count && by_mass);
