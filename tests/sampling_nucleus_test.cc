@@ -24,15 +24,17 @@ using sampling::Nucleus;
 constexpr sampling::Config kConfig{12288, 16384, 4, 2048};
 constexpr int kSlots = 7;
 
+template <bool kProbs, bool kEdits>
 void any_way(abi::SampleParams p) {
-  sampling::run_sample<kConfig, float, sampling::Traits{true, false, false, false, true, false}>(p, kSlots);
+  sampling::run_sample<kConfig, float, sampling::Traits{kProbs, kEdits, false, false, true, false}>(p, kSlots);
 }
 /// Token -1: the row is not for this way.
+template <bool kProbs, bool kEdits>
 void this_way(abi::SampleParams p) {
   const i64 r = ptx::block_idx() / ptx::cluster_size();
   if (ptx::thread_idx() == 0 && ptx::cluster_rank() == 0) p.tokens.set(r, 0, -1);
   sampling::sync_row();
-  Nucleus(p.input.data + r * p.input.row_stride, p.vocab).run(p, r, p.top_p.at(r));
+  Nucleus<kProbs, kEdits>(p.input.data + r * p.input.row_stride, p.vocab, p.temperature.at(r)).run(p, r, p.top_p.at(r));
 }
 
 std::vector<std::int32_t> run(void (*kernel)(abi::SampleParams), SampleArgs args, int cluster, std::uint64_t seed) {
@@ -42,7 +44,6 @@ std::vector<std::int32_t> run(void (*kernel)(abi::SampleParams), SampleArgs args
   std::vector<float> logprobs(static_cast<std::size_t>(rows), 7), want_logprobs(logprobs);
   std::vector<std::int32_t> want(tokens);
   std::vector<std::uint8_t> want_valid(valid);
-  args.kind = SampleInput::probs;
   args.tokens = TensorView(want.data(), DType::i32, {rows});
   args.valid = TensorView(want_valid.data(), DType::u8, {rows});
   args.logprobs = TensorView(want_logprobs.data(), DType::f32, {rows});
@@ -53,7 +54,7 @@ std::vector<std::int32_t> run(void (*kernel)(abi::SampleParams), SampleArgs args
   launch(kernel, sampling::check_sample(cpu(), args),
          {.num_blocks = static_cast<int>(rows) * cluster,
           .num_threads = sampling::kThreads,
-          .shared_bytes = sampling::Layout<kConfig, float, false>::kSlots + kSlots * kConfig.tile_bytes,
+          .shared_bytes = sampling::Layout<kConfig, float, true>::kSlots + kSlots * kConfig.tile_bytes,
           .seed = seed,
           .cluster_size = cluster});
   for (std::size_t r = 0; r < tokens.size(); ++r) {
@@ -68,17 +69,24 @@ std::vector<std::int32_t> run(void (*kernel)(abi::SampleParams), SampleArgs args
 TEST(SamplingNucleus, EveryKindOfRow) {
   std::uint64_t seed = 0;
   for (const std::int64_t vocab : {12000, 30001, 70003}) {
-    Rows<float> rows = as_probs(emulator::odd_rows<float, 10>(vocab, static_cast<unsigned>(vocab), vocab % 2));
-    rows.set(7, vocab / 3, INFINITY);
-    rows.set(6, 5, 0.3F);
+    Rows<float> logits = emulator::odd_rows<float, 10>(vocab, static_cast<unsigned>(vocab), vocab % 2);
+    Rows<float> probs = as_probs(logits);
+    probs.set(7, vocab / 3, INFINITY);
+    probs.set(6, 5, 0.3F);
     SampleArgs args;
-    args.input = rows.view();
     for (const float top_p : {0.0F, 0.3F, 0.9F, 0.999F}) {
       for (const int cluster : {1, 2, 8}) {
         args.top_p = top_p;
         args.random = {.seed = 3, .offset = static_cast<std::int64_t>(seed)};
         args.logprob_kind = seed % 2 == 0 ? LogprobKind::filtered : LogprobKind::processed;
-        run(any_way, args, cluster, seed++);
+        args.kind = SampleInput::probs;
+        args.input = probs.view();
+        run(any_way<true, false>, args, cluster, seed++);
+        args.kind = SampleInput::logits;
+        args.input = logits.view();
+        args.temperature = 0.7F;
+        run(any_way<false, false>, args, cluster, seed++);
+        args.temperature = 1.0F;
         if (testing::Test::HasFailure()) return;
       }
     }
@@ -96,21 +104,70 @@ TEST(SamplingNucleus, UsualRowsTakeOnePass) {
     const float x = normal(random);
     rows.set(0, i, x);
     rows.set(1, i, 3.5F * x);
-    rows.set(2, i, i == 777 ? 30.0F : x);
+    rows.set(2, i, i == 801 ? 30.0F : x);
     rows.set(3, i, std::fabs(x) < 0.2F ? 5 * x : std::copysign(1 / (0.3F + std::fabs(x)), x) * 4);
     rows.set(4, i, random() % 100 == 0 ? x : -kInfinity);
     rows.set(5, i, 0.1F * static_cast<float>(random() % 4096) / 4096);
   }
-  rows = as_probs(rows);
+  Rows<float> probs = as_probs(rows);
   SampleArgs args;
-  args.input = rows.view();
   for (const float top_p : {0.5F, 0.9F, 0.97F}) {
-    for (std::int64_t step = 0; step < 3; ++step) {
+    for (std::int64_t step = 0; step < 6; ++step) {
       args.top_p = top_p;
       args.random = {.seed = 11, .offset = step};
-      const std::vector<std::int32_t> tokens = run(this_way, args, step == 2 ? 2 : 1, step == 1 ? 4 : 0);
-      for (std::size_t r = 0; r < tokens.size(); ++r) EXPECT_NE(-1, tokens[r]) << "row " << r << ", top-p " << top_p;
+      args.kind = step < 3 ? SampleInput::probs : SampleInput::logits;
+      args.input = step < 3 ? probs.view() : rows.view();
+      args.temperature = step == 4 ? 0.8F : 1.0F;
+      const auto kernel = step < 3 ? this_way<true, false> : this_way<false, false>;
+      const std::vector<std::int32_t> tokens = run(kernel, args, step % 3 == 2 ? 2 : 1, step % 3 == 1 ? 4 : 0);
+      for (std::size_t r = 0; r < tokens.size(); ++r) EXPECT_NE(-1, tokens[r]) << "row " << r << ", top-p " << top_p << " step " << step;
     }
+  }
+}
+
+/// Edits move the largest entries, which have the mass: each row has some that become the largest, and some that were.
+TEST(SamplingNucleus, BiasAndPenalties) {
+  constexpr std::int64_t kVocab = 33333, kRows = 5;
+  Rows<float> rows(kRows, kVocab, 1);
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t i = 0; i < kVocab; ++i) rows.set(r, i, (r == 3 ? 4.0F : 1.0F) * normal(random) + (r == 1 ? 0.2F : 0.0F));
+  }
+  rows.set(2, 100, 40.0F);
+  std::vector<std::int32_t> indptr{0}, tokens, counts, bias_indptr{0}, bias_tokens;
+  std::vector<float> bias;
+  for (std::int32_t r = 0; r < kRows; ++r) {
+    for (std::int32_t i = 0; i < 40 * r; ++i) {
+      bias_tokens.push_back((i * 797 + r) % kVocab);
+      bias.push_back(i % 5 == 0 ? -kInfinity : i % 7 == 0 ? 5.0F : 0.25F * static_cast<float>(i % 9));
+    }
+    for (std::int32_t i = 0; i < (r == 4 ? 600 : 90 * r); ++i) {
+      tokens.push_back((i * 397 + 100) % kVocab);
+      counts.push_back(i % 4);
+    }
+    bias_indptr.push_back(static_cast<std::int32_t>(bias.size()));
+    indptr.push_back(static_cast<std::int32_t>(tokens.size()));
+  }
+  const auto vector = [](auto& v, DType type) { return TensorView(v.data(), type, {std::ssize(v)}); };
+  SampleArgs args;
+  args.input = rows.view();
+  args.bias_tokens = {vector(bias_indptr, DType::i32), vector(bias_tokens, DType::i32)};
+  args.bias = vector(bias, DType::f32);
+  args.history = {vector(indptr, DType::i32), vector(tokens, DType::i32)};
+  args.history_counts = vector(counts, DType::i32);
+  args.repetition_penalty = 1.3F;
+  args.frequency_penalty = 0.2F;
+  args.presence_penalty = 0.1F;
+  args.temperature = 0.8F;
+  for (std::int64_t step = 0; step < 4; ++step) {
+    args.top_p = step < 2 ? 0.9F : 0.6F;
+    args.random = {.seed = 5, .offset = step};
+    const int cluster = step % 2 == 1 ? 2 : 1;
+    const std::vector<std::int32_t> got = run(this_way<false, true>, args, cluster, step == 3 ? 6 : 0);
+    for (std::size_t r = 0; r < 4; ++r) EXPECT_NE(-1, got[r]) << "row " << r << " step " << step;
+    EXPECT_EQ(-1, got[4]) << "more edits than there is room for";
+    run(any_way<false, true>, args, cluster, 0);
   }
 }
 

@@ -58,6 +58,16 @@ __device__ __forceinline__ float min_or_nan(float a, float b) {
   return a < b || a != a ? a : b;
 #endif
 }
+/// The larger of two; NaN where one is.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
 /// The larger of two; of a NaN and a number, the number.
 __device__ __forceinline__ float max_number(float a, float b) {
   float y;

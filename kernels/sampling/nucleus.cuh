@@ -1,7 +1,7 @@
-// Top-p of a row of f32 probabilities by one pass over it: what run_sample() does first where it can. A sample of the row says between
-// which values the cut should lie. The pass adds up exact masses, of all and, for each piece of the row, of what lies above that bracket,
-// and lists what is inside; cut and token follow from these, and of the row one piece is read again. Rows that are not plain
-// probabilities, and cuts that lie elsewhere or among many equal entries, are left to select.cuh.
+// Top-p of a row of f32 in few passes: what run_sample() does first where it can. A sample of the row says between which values the cut
+// should lie. One pass adds up exact masses, of all and, for each piece of the row, of what lies above that bracket, and lists what is
+// inside; cut and token follow from these, and of the row one piece is read again. Logits take a pass ahead of it, for the largest, and
+// with it what all weigh, about. Rows that are odd, and cuts that lie elsewhere or among many equal entries, are left to select.cuh.
 #pragma once
 
 #include "sampling/list.cuh"
@@ -15,29 +15,35 @@ struct NucleusShared {
   static constexpr int kSampleBins = 2 * kBins;
   static constexpr int kFewest = 64;
   static constexpr int kMaxTiles = 64;  // of a block
+  static constexpr int kMaxEdits = 512;
   u64 scratch[kWarps];
   alignas(16) u32 histogram[2 * kBins];    // masses of what is listed, before that counts of the sample
   u32 piece_mass[2 * kMaxTiles * kWarps];  // of what is above the bracket, later of what is kept
   float sample_sum[kWarps], sample_squares[kWarps];
+  float warp_weight[kWarps];
+  u32 warp_largest[kWarps];
   u32 sample_count[kWarps], sample_top[kWarps];
   u64 warp_total[kWarps], warp_above[kWarps];
   u32 odd;  // the row is not for this way
   u32 low_bin, high_bin, low_count, high_count;
   float low_sum, low_squares;
   u32 num_few;
-  u32 few_bits[kFewest];
+  u32 few_key[kFewest];
   i32 few_position[kFewest];
-  u32 all_bits[kFewest];
+  u32 all_key[kFewest];
   i32 all_position[kFewest];
   u64 all_mass[kFewest];
-  u32 cut_bits;
-  i32 cut_limit;
+  Cut cut;
   u64 kept, block_kept;
   int bin;
   u64 above, amount, left;
   int piece;
+  u8 num_listed[kThreads];
+  i32 edit_token[kMaxEdits];  // of the bias, then of the history
+  u32 edit_value[kMaxEdits];  // f32 and counts
 };
 
+template <bool kProbs, bool kEdits>
 class Nucleus {
  public:
   using S = NucleusShared;
@@ -49,15 +55,17 @@ class Nucleus {
   static constexpr int kRing = 3;
   static constexpr int kOwn = 48;                 // entries of the list that a thread has
   static constexpr int kEach = kChunks * kItems;  // of a tile
+  static constexpr int kMost = kOwn - kEach;      // that it has after a tile
   static constexpr int kSampled = 5;              // chunks that a thread has of the sample
   static constexpr int kSample = kSampled * kThreads * kItems;
   static constexpr int kLeast = 2 * kSample;   // entries of a row; shorter ones are not for this way
   static constexpr int kLong = 14 * kThreads;  // more in the bracket, and threads' lists might not hold them
   static constexpr u32 kEnd = 0x40000000U;     // bits of 2.0F
+  static constexpr float kNothing = kProbs ? 0.0F : -kInfinity;
   static constexpr int kFixed = static_cast<int>((sizeof(S) + 127) / 128 * 128);
   static constexpr int kBytes = kFixed + kRing * kTileBytes + kOwn * kThreads * 4;
 
-  __device__ __forceinline__ Nucleus(const u8* row, int n) : n_(n) {
+  __device__ __forceinline__ Nucleus(const u8* row, int n, float temperature) : n_(n), temperature_(temperature) {
     lead_ = static_cast<int>(reinterpret_cast<u64>(row) % kChunkBytes / 4);
     from_ = row - lead_ * 4;
     size_ = ptx::cluster_size();
@@ -65,27 +73,35 @@ class Nucleus {
     first_ = num_tiles_ * ptx::cluster_rank() / size_;
     count_ = num_tiles_ * (ptx::cluster_rank() + 1) / size_ - first_;
     warp_ = ptx::thread_idx() / ptx::kWarp;
+    w_ = make_weighting(kProbs, 1.0F, temperature);
   }
 
   /// False: nothing has been written, and the row must be done the other way. All blocks of the cluster come to the same.
   __device__ __forceinline__ bool run(const abi::SampleParams& p, i64 r, float top_p) {
-    if (n_ < kLeast || ceil_div(num_tiles_, size_) > S::kMaxTiles) return false;
+    if (n_ < kLeast || ceil_div(num_tiles_, size_) >= S::kMaxTiles) return false;
+    if constexpr (kEdits) {
+      if (!open_edits(p, r)) return false;
+    }
     S& s = own<S>();
     if (ptx::thread_idx() == 0) s.odd = s.num_few = 0;
+    start_pass(false);
+    Vec16 x[kSampled];
+    sample(x);
+    bool fits = true;
+    float whole = 1.0F;
+    if constexpr (!kProbs) {
+      fits = survey(x, whole);
+      start_pass(true);
+      for (int i = 0; i < kSampled; ++i) {
 #pragma unroll
-    for (int i = 0; i < kRing - 1; ++i) {
-      if (i < count_) load_tile(i);
-      ptx::cp_async_commit();
+        for (int e = 0; e < kItems; ++e) x[i].x[e] = bits_of(ptx::ex2((float_of(x[i].x[e]) - w_.max) * w_.scale));
+      }
     }
-    const bool guessed = guess(top_p);
-    if (guessed) pass();
+    fits = fits && guess(x, whole, top_p);
+    if (fits) pass();
     ptx::cp_async_wait<0>();
-    if (size_ > 1) {
-      sync_row();
-    } else {
-      ptx::sync_block();
-    }
-    if (guessed && decide(p, r, top_p)) return true;
+    sync_row();
+    if (fits && decide(p, r, top_p)) return true;
     sync_row();  // others may be reading this block's memory still
     return false;
   }
@@ -106,12 +122,13 @@ class Nucleus {
     return position >= 0 && position + kItems <= n_;
   }
 
-  /// A chunk of which part lies outside the row: there it is 0.
+  /// A chunk of which part lies outside the row: there is nothing.
   static __device__ __attribute__((noinline)) Vec16 load_edge(const u8* from, int lead, int n, int chunk) {
-    Vec16 v{};
+    Vec16 v;
 #pragma unroll 1
     for (int e = 0; e < kItems; ++e) {
       const int at = chunk * kItems + e;
+      v.x[e] = bits_of(kNothing);
       if (at >= lead && at < n + lead) v.x[e] = *reinterpret_cast<const u32*>(from + static_cast<i64>(at) * 4);
     }
     return v;
@@ -121,40 +138,183 @@ class Nucleus {
     return load_edge(from_, lead_, n_, chunk);
   }
 
-  __device__ __forceinline__ void load_tile(int tile) const {
+  __device__ __forceinline__ Vec16* slot(int number) const {
+    return reinterpret_cast<Vec16*>(ring() + number % kRing * kTileBytes) + warp_ * kChunks * ptx::kWarp;
+  }
+  /// Asks for the tile that is the pass's `number`-th; backward: so that L2 has part of them still.
+  __device__ __forceinline__ void load_tile(int number, bool backward) const {
+    const int tile = backward ? count_ - 1 - number : number;
     const int chunk = chunk_of(tile);
-    u8* s_to = ring() + tile % kRing * kTileBytes + (warp_ * kChunks * ptx::kWarp + ptx::lane_idx()) * kChunkBytes;
+    Vec16* s_to = slot(number) + ptx::lane_idx();
     const int begin = (first_ + tile) * kTile - lead_;
     if (begin >= 0 && begin + kTile <= n_) {
       const u8* g_from = from_ + static_cast<i64>(chunk) * kChunkBytes;
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c) ptx::cp_async_16(s_to + c * kGroup, g_from + c * kGroup, true);
+      for (int c = 0; c < kChunks; ++c) ptx::cp_async_16(s_to + c * ptx::kWarp, g_from + c * ptx::kWarp * kChunkBytes, true);
       return;
     }
 #pragma unroll 1
-    for (int c = 0; c < kChunks; ++c) *reinterpret_cast<Vec16*>(s_to + c * kGroup) = load_chunk(chunk + c * ptx::kWarp);
+    for (int c = 0; c < kChunks; ++c) s_to[c * ptx::kWarp] = load_chunk(chunk + c * ptx::kWarp);
+  }
+  __device__ __forceinline__ void start_pass(bool backward) const {
+#pragma unroll
+    for (int i = 0; i < kRing - 1; ++i) {
+      if (i < count_) load_tile(i, backward);
+      ptx::cp_async_commit();
+    }
+  }
+  /// Calls f(tile, this lane's first chunk of it); true: an edited entry was NaN.
+  template <typename F>
+  __device__ __forceinline__ bool each_tile(bool backward, F f) const {
+    bool odd = false;
+#pragma unroll 1
+    for (int i = 0; i < count_; ++i) {
+      if (i + kRing - 1 < count_) load_tile(i + kRing - 1, backward);
+      ptx::cp_async_commit();
+      ptx::cp_async_wait<kRing - 1>();
+      const int tile = backward ? count_ - 1 - i : i;
+      if constexpr (kEdits) odd |= edit(reinterpret_cast<float*>(slot(i)), (first_ + tile) * kWarps + warp_);
+      f(tile, slot(i) + ptx::lane_idx());
+    }
+    return odd;
+  }
+
+  // ---- bias and penalties
+
+  /// They come to shared memory; false: too many. Seen by other threads after the next barrier.
+  __device__ __forceinline__ bool open_edits(const abi::SampleParams& p, i64 r) {
+    List bias, history;
+    bias.open(p.bias, r);
+    history.open(p.history, r);
+    if (bias.count + history.count > S::kMaxEdits) return false;
+    S& s = own<S>();
+    num_bias_ = bias.count;
+    num_edits_ = bias.count + history.count;
+    repetition_ = p.repetition.at(r);
+    frequency_ = p.frequency.at(r);
+    presence_ = p.presence.at(r);
+    for (int i = ptx::thread_idx(); i < num_edits_; i += kThreads) {
+      const bool is_bias = i < num_bias_;
+      const List& list = is_bias ? bias : history;
+      const int at = is_bias ? i : i - num_bias_;
+      const i32 token = list.tokens[at];
+      s.edit_token[i] = token >= 0 && token < n_ ? token : -0x40000000;
+      s.edit_value[i] = list.values == nullptr ? 1U : static_cast<const u32*>(list.values)[at];
+    }
+    return true;
+  }
+  __device__ __forceinline__ float edited(float x, int i) const {
+    const u32 value = own<S>().edit_value[i];
+    if (i < num_bias_) return ptx::max_number(x + float_of(value), kNothing);
+    const i32 count = static_cast<i32>(value);
+    x = x > 0.0F ? x / repetition_ : x * repetition_;
+    if (count > 0) x = ptx::fma(-frequency_, static_cast<float>(count), x) - presence_;
+    return ptx::max_number(x, kNothing);
+  }
+  /// This warp's piece, where it lies; all lanes together.
+  __device__ __forceinline__ bool edit(float* s_piece, int piece) const {
+    const S& s = own<S>();
+    const int first = piece * kPiece - lead_;
+    bool odd = false;
+    ptx::sync_warp();  // the lanes' copies are there
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      const int end = part == 0 ? num_bias_ : num_edits_;
+#pragma unroll 1
+      for (int i = (part == 0 ? 0 : num_bias_) + ptx::lane_idx(); i < end; i += ptx::kWarp) {
+        const int at = s.edit_token[i] - first;
+        if (static_cast<u32>(at) >= static_cast<u32>(kPiece)) continue;
+        const float x = s_piece[at];
+        odd |= x != x;
+        s_piece[at] = edited(x, i);
+      }
+      ptx::sync_warp();
+    }
+    return odd;
+  }
+  // ---- the largest
+
+  /// The largest entry, to w_, and the sum of all weights, about: `whole`. `x`: the sample. False: the row is odd.
+  __device__ __forceinline__ bool survey(const Vec16 (&x)[kSampled], float& whole) {
+    S& s = own<S>();
+    const int lane = ptx::lane_idx();
+    float about = kNothing;
+#pragma unroll
+    for (int i = 0; i < kSampled; ++i) {
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) about = ptx::max_number(about, float_of(x[i].x[e]));
+    }
+    about = value_of(ptx::max_warp(key_of(about)));  // of this warp's sample
+    if (!(abs(about) < kInfinity)) about = 0.0F;
+    if (lane == 0) s.warp_weight[warp_] = about;
+    ptx::sync_block();  // what is edited is known to all
+    float most = s.warp_weight[0];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) most = max(most, s.warp_weight[w]);
+    const float scale = w_.scale;
+    float best = kNothing, sum = 0;
+    bool odd = each_tile(false, [&](int, const Vec16* s_chunks) {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const Vec16 v = s_chunks[c * ptx::kWarp];
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) {
+          best = ptx::max_or_nan(best, float_of(v.x[e]));
+          sum += ptx::ex2((float_of(v.x[e]) - most) * scale);
+        }
+      }
+    });
+    odd |= !(best < kInfinity);
+#pragma unroll
+    for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2) sum += ptx::shuffle_xor(sum, mask);
+    const u32 largest = ptx::any(odd) ? abi::kKeyOfInf : ptx::max_warp(key_of(best));
+    ptx::sync_block();  // warp_weight has been read
+    if (lane == 0) {
+      s.warp_largest[warp_] = largest;
+      s.warp_weight[warp_] = sum;
+    }
+    sync_row();
+    u32 all_largest = 0;
+    sum = 0;
+#pragma unroll 1
+    for (int b = 0; b < size_; ++b) {
+      const S& other = block(b);
+      all_largest = max(all_largest, lane < kWarps ? other.warp_largest[lane] : 0);
+      sum += lane < kWarps ? other.warp_weight[lane] : 0.0F;
+    }
+    all_largest = ptx::max_warp(all_largest);
+#pragma unroll
+    for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2) sum += ptx::shuffle_xor(sum, mask);
+    if (all_largest >= abi::kKeyOfInf || all_largest <= abi::kKeyOfMinusInf) return false;
+    const float largest_value = value_of(all_largest);
+    w_ = make_weighting(false, largest_value, temperature_);
+    whole = sum * ptx::ex2((most - largest_value) * scale);
+    return whole >= 0.5F && whole < kInfinity;
   }
 
   // ---- the bracket
 
-  /// [low_, high_) becomes the bits of values between which the cut should lie; false: they are too many. Only what lies below the cut is
-  /// asked, as far as it goes: probabilities add up to one, and it varies little where a few large ones, which a sample may miss, have
-  /// most.
-  __device__ __forceinline__ bool guess(float top_p) {
-    S& s = own<S>();
-    const int thread = ptx::thread_idx();
-    const int lane = ptx::lane_idx();
-    Vec16 x[kSampled];
+  /// Chunks in groups of four, evenly spread; edits are left out.
+  __device__ __forceinline__ void sample(Vec16 (&x)[kSampled]) const {
     const int first = lead_ == 0 ? 0 : 1;
     const int groups = ((n_ + lead_) / kItems - first) / kGroupChunks;
     const float step = static_cast<float>(groups) / static_cast<float>(kSampled * kThreads / kGroupChunks);
 #pragma unroll
     for (int i = 0; i < kSampled; ++i) {
-      const int number = i * kThreads + thread;
+      const int number = i * kThreads + ptx::thread_idx();
       const int group = min(static_cast<int>(static_cast<float>(number / kGroupChunks) * step), groups - 1);
       x[i] = ptx::load_stream(from_ + static_cast<i64>(first + group * kGroupChunks + number % kGroupChunks) * kChunkBytes);
     }
     prefetch();
+  }
+
+  /// [low_, high_) becomes the keys between which the cut should lie, by the sample's weights `x`, of `whole` that all weigh; false: they
+  /// are too many. Only what lies below the cut is asked, as far as it goes: it varies little where a few large entries, which a sample may
+  /// miss, have most.
+  __device__ __forceinline__ bool guess(const Vec16 (&x)[kSampled], float whole, float top_p) {
+    S& s = own<S>();
+    const int thread = ptx::thread_idx();
+    const int lane = ptx::lane_idx();
     const float scale = static_cast<float>(n_) / static_cast<float>(kSample);
     u32 origin = kEnd - (static_cast<u32>(S::kSampleBins) << kCoarse), end = kEnd;
     int shift = kCoarse;
@@ -227,8 +387,8 @@ class Nucleus {
       const float previous = ptx::shuffle(sums, max(lane - 1, 0)), previous_squares = ptx::shuffle(all_squares, max(lane - 1, 0));
       float before = lane == 0 ? base : base + previous, before_squares = lane == 0 ? base_squares : base_squares + previous_squares;
       if (round == 0) {
-        const float one = 1.0F / scale;
-        need = (1.0F - top_p) * (whole_sum > 1.1F * one ? whole_sum : one);
+        const float expected = whole / scale;  // probabilities add up to 1, or else the sample may say
+        need = (1.0F - top_p) * (kProbs && whole_sum > 1.1F * expected ? whole_sum : expected);
       }
       // Where the sum reaches what is needed by four standard deviations more, and less, than it is.
       const float slack = 0.004F * need;
@@ -262,25 +422,33 @@ class Nucleus {
       const u32 high_bin = s.high_bin;
       const bool none = low_bin == static_cast<u32>(S::kSampleBins);  // a few that the sample has missed have all that is needed
       if (none) low_bin = ptx::max_warp(lane < kWarps ? s.sample_top[lane] : 0);
-      low_ = origin + (low_bin << shift);
-      high_ = high_bin == static_cast<u32>(S::kSampleBins) ? end : origin + ((high_bin + 1) << shift);
-      if (low_bin == 0 && round == 0) low_ = 1;
+      u32 low = origin + (low_bin << shift);
+      const u32 high = high_bin == static_cast<u32>(S::kSampleBins) ? end : origin + ((high_bin + 1) << shift);
+      if (low_bin == 0 && round == 0 && !none) low = 1;
       const float expected =
           none ? 0.0F
                : scale * static_cast<float>((high_bin == static_cast<u32>(S::kSampleBins) ? whole_count : s.high_count) - s.low_count);
       if (expected <= static_cast<float>(kLong)) {
+        low_ = key_of_weight(low, -4e-7F);
+        high_ = high >= kEnd ? (kProbs ? kEnd | 0x80000000U : abi::kKeyOfInf) : key_of_weight(high, 4e-7F);
         clear_for_pass();
-        return true;
+        return low_ < high_;
       }
       if (shift == 0 || round == 2) return false;
       sum_before = s.low_sum;
       squares_before = s.low_squares;
       count_before = s.low_count;
-      origin = low_;
-      end = high_;
+      origin = low;
+      end = high;
       shift = max(32 - ptx::leading_zeros(end - origin - 1) - 11, 0);
       ptx::sync_block();
     }
+  }
+  /// The key of a weight given by its bits; of logits near it.
+  __device__ __forceinline__ u32 key_of_weight(u32 bits, float slack) const {
+    if constexpr (kProbs) return bits | 0x80000000U;
+    const float d = ptx::lg2(max(float_of(bits), 0x1p-125F)) / w_.scale;
+    return max(key_of(w_.max + d + slack * (abs(w_.max) - d)), abi::kKeyOfMinusInf + 1U);
   }
   __device__ __forceinline__ void clear_for_pass() const {
     S& s = own<S>();
@@ -302,40 +470,41 @@ class Nucleus {
 
   __device__ __forceinline__ void pass() {
     S& s = own<S>();
-    const float from = float_of(low_), beyond = float_of(high_);
+    const float from = value_of(low_), beyond = value_of(high_);
+    const bool negative = !kProbs && low_ < 0x80000000U;  // then bits go down where values go up
     index_bits_ = 32 - ptx::leading_zeros(static_cast<u32>(count_ * kEach - 1));
-    exact_ = (high_ - low_ - 1) >> (32 - index_bits_) == 0;
-    const u32 factor = exact_ ? 1U << index_bits_ : 0U;
-    u32 entry = 0U - low_ * factor;
+    exact_ = (high_ - low_ - 1) >> (32 - index_bits_) == 0 && (kProbs || low_ > 0x80000000U || high_ <= 0x80000000U);
+    const u32 step = 1U << index_bits_;
+    const u32 factor = !exact_ ? 0U : negative ? 0U - step : step;
+    u32 entry = 0U - abi::bits_of_key(low_) * factor;
+    if (!kProbs) entry += static_cast<u32>((count_ - 1) * kEach);
+    const Weighting w = w_;
     u32 odd = 0, high = 0, low = 0;
     u64 above = 0;
     u8* const s_own = reinterpret_cast<u8*>(list());
     int place = 0;  // bytes from the start of this thread's list: as pointers there would be two of 64 bits
-#pragma unroll 1
-    for (int tile = 0; tile < count_; ++tile) {
-      if (tile + kRing - 1 < count_) load_tile(tile + kRing - 1);
-      ptx::cp_async_commit();
-      ptx::cp_async_wait<kRing - 1>();
-      const Vec16* s_chunks =
-          reinterpret_cast<const Vec16*>(ring() + tile % kRing * kTileBytes) + warp_ * kChunks * ptx::kWarp + ptx::lane_idx();
-      float above_high = 0;
+    const bool nan = each_tile(!kProbs, [&](int tile, const Vec16* s_chunks) {
+      float above_high[2] = {0.0F, 0.0F};  // exact up to 8: of half a tile's entries each
       u32 above_low = 0;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         const Vec16 v = s_chunks[c * ptx::kWarp];
-        odd |= v.x[0] | v.x[1];
-        odd |= v.x[2] | v.x[3];
+        if constexpr (kProbs) {
+          odd |= v.x[0] | v.x[1];
+          odd |= v.x[2] | v.x[3];
+        }
 #pragma unroll
         for (int e = 0; e < kItems; ++e) {
           const float x = float_of(v.x[e]);
-          const float sum = ptx::add_toward_zero(x, 4.0F);
+          const float weight = kProbs ? x : logit_weight(x, w);
+          const float sum = ptx::add_toward_zero(weight, 4.0F);
           const float upper = sum - 4.0F;
-          const u32 lower = bits_of(ptx::multiply_toward_zero(x - upper, 0x1p-106F));
+          const u32 lower = bits_of(ptx::multiply_toward_zero(weight - upper, 0x1p-106F));
           high += bits_of(sum);
           low += lower;
           const bool is_above = x >= beyond;
           if (is_above) {
-            above_high += upper;
+            above_high[c / 2] += upper;
             above_low += lower;
           }
           if (!is_above && x >= from) {
@@ -344,43 +513,92 @@ class Nucleus {
           }
         }
       }
-      entry += kEach;
-      const u64 mass = (static_cast<u64>(ptx::sum_warp(static_cast<u32>(above_high * 0x1p21F))) << 22) + ptx::sum_warp(above_low);
+      entry += kProbs ? static_cast<u32>(kEach) : 0U - static_cast<u32>(kEach);
+      const u64 mass =
+          (static_cast<u64>(ptx::sum_warp(static_cast<u32>(above_high[0] * 0x1p21F) + static_cast<u32>(above_high[1] * 0x1p21F))) << 22) +
+          ptx::sum_warp(above_low);
       above += mass;
       if (ptx::lane_idx() == 0) *reinterpret_cast<u64*>(s.piece_mass + 2 * (tile * kWarps + warp_)) = mass;
-      if (place > (kOwn - kEach) * kThreads * 4) {
+      if (place > kMost * kThreads * 4 || max(above_high[0], above_high[1]) > 8.0F) {  // the list is full, or a sum rounded
         odd = kEnd;
         place = 0;
       }
-    }
+    });
     num_listed_ = place / (kThreads * 4);
+    if (!exact_) fetch_listed();
     const u64 total = (static_cast<u64>(high - static_cast<u32>(count_ * kEach) * kHighZero) << 22) + low;
-    const bool is_odd = odd >= kEnd || total >= u64{8} << abi::kMassBits;  // negative, NaN, 2 or more; or too much for above_high
     const u64 warp_total = warp_sum(total);
     if (ptx::lane_idx() == 0) {
       s.warp_total[warp_] = warp_total;
       s.warp_above[warp_] = above;
     }
-    if (is_odd) s.odd = 1;
-    const int shift = bin_shift();
-    for_list([&](u32 bits, int) { add_shared(s.histogram + 2 * ((bits - low_) >> shift), mass_of_plain(bits)); });
+    if (nan || odd >= kEnd) s.odd = 1;  // of probabilities also one that is negative, NaN, 2 or more
+    for_list([&](u32 key, int) { add_shared(s.histogram + 2 * bin_of(key), mass_of_key(key)); });
   }
-  __device__ __forceinline__ int bin_shift() const { return max(32 - ptx::leading_zeros(high_ - low_ - 1) - 10, 0); }
-  static __device__ __forceinline__ u64 mass_of_plain(u32 bits) {
-    const SplitMass m = split_mass(float_of(bits));
+  /// Of what is listed: up where keys go up.
+  __device__ __forceinline__ int bin_of(u32 key) const {
+    if constexpr (kProbs) return static_cast<int>((key - low_) >> max(32 - ptx::leading_zeros(high_ - low_ - 1) - 10, 0));
+    const float from = value_of(low_);
+    const float width = ptx::min_number(value_of(high_), w_.max) - from;
+    return static_cast<int>(
+        ptx::min_number((value_of(key) - from) * (static_cast<float>(S::kBins) / width), static_cast<float>(S::kBins - 1)));
+  }
+  /// Lists of indices alone: the first 32 places get values, the others the indices, of 16 bits.
+  __device__ __forceinline__ u16* listed_index(int thread, int i) const {
+    return reinterpret_cast<u16*>(list() + (kMost + i / 2) * kThreads + thread - ptx::thread_idx()) + i % 2;
+  }
+  __device__ __forceinline__ void fetch_listed() const {
+    u32* const s_list = list();
+#pragma unroll 1
+    for (int i = 0; i < num_listed_; ++i) {
+      const int index = static_cast<int>(s_list[i * kThreads]);
+      *listed_index(ptx::thread_idx(), i) = static_cast<u16>(index);
+      s_list[i * kThreads] = *reinterpret_cast<const u32*>(from_ + static_cast<i64>(position_of(index) + lead_) * 4);
+    }
+    if constexpr (kEdits) {
+      S& s = own<S>();
+      s.num_listed[ptx::thread_idx()] = static_cast<u8>(num_listed_);
+      edit_listed(0, num_bias_);
+      edit_listed(num_bias_, num_edits_);
+      ptx::sync_block();
+    }
+  }
+  /// Each thread takes an edit, and looks for its token where it would be listed.
+  __device__ __forceinline__ void edit_listed(int begin, int end) const {
+    S& s = own<S>();
+    ptx::sync_block();
+#pragma unroll 1
+    for (int i = begin + ptx::thread_idx(); i < end; i += kThreads) {
+      const int at = s.edit_token[i] + lead_ - first_ * kTile;
+      if (at < 0 || at >= count_ * kTile) continue;
+      const int chunk = at / kItems;
+      const int lane = chunk % ptx::kWarp, step = chunk / ptx::kWarp;
+      const int thread = step / kChunks % kWarps * ptx::kWarp + lane;
+      const int index = (step / kChunks / kWarps * kChunks + step % kChunks) * kItems + at % kItems;
+#pragma unroll 1
+      for (int k = 0; k < s.num_listed[thread]; ++k) {
+        if (*listed_index(thread, k) != index) continue;
+        float* s_value = reinterpret_cast<float*>(list() + k * kThreads + thread - ptx::thread_idx());
+        *s_value = edited(*s_value, i);
+      }
+    }
+  }
+  __device__ __forceinline__ u64 mass_of_key(u32 key) const {
+    const SplitMass m = split_mass(kProbs ? value_of(key) : logit_weight(value_of(key), w_));
     return joined(m.high, m.low, 1);
   }
-  /// Calls f(bits, index) for what this thread has listed; index: tile, step, entry.
+  /// Calls f(key, index) for what this thread has listed; index: tile, step, entry.
   template <typename F>
   __device__ __forceinline__ void for_list(F f) const {
     const u32* s_list = list();
 #pragma unroll 1
     for (int i = 0; i < num_listed_; ++i) {
       const u32 entry = s_list[i * kThreads];
-      const int index = static_cast<int>(entry & ((1U << index_bits_) - 1U));
-      const u32 bits =
-          exact_ ? low_ + (entry >> index_bits_) : *reinterpret_cast<const u32*>(from_ + static_cast<i64>(position_of(index) + lead_) * 4);
-      f(bits, index);
+      if (exact_) {
+        f(low_ + (entry >> index_bits_), static_cast<int>(entry & ((1U << index_bits_) - 1U)));
+      } else {
+        f(key_of(float_of(entry)), *listed_index(ptx::thread_idx(), i));
+      }
     }
   }
   __device__ __forceinline__ int position_of(int index) const {
@@ -404,19 +622,17 @@ class Nucleus {
     }
     total = warp_sum(total);
     above = warp_sum(above);
-    if (odd != 0 || total < static_cast<u64>(n_) << 23) return false;  // the largest has 2^-20
+    if (odd != 0 || (kProbs && total < static_cast<u64>(n_) << 23)) return false;  // else the largest has 2^-20
     const u64 need = mass_needed(total, top_p);
     const auto bins = merged_bins<S>();
     if (need <= above || need > above + bins.total) return false;
     const FoundBin found = search_bins<S>(bins, need - above);
     const u64 left = need - above - found.above;
-    const int shift = bin_shift();
-    const u32 first = low_ + (static_cast<u32>(found.bin) << shift);
-    for_list([&](u32 bits, int index) {
-      if (bits - first >= 1U << shift) return;
+    for_list([&](u32 key, int index) {
+      if (bin_of(key) != found.bin) return;
       const u32 at = ptx::atomic_add_shared(&s.num_few, 1);
       if (at >= static_cast<u32>(S::kFewest)) return;
-      s.few_bits[at] = bits;
+      s.few_key[at] = key;
       s.few_position[at] = position_of(index);
     });
     sync_row();
@@ -433,32 +649,29 @@ class Nucleus {
     if (few > S::kFewest) return false;
     if (thread < few) {
       const S& other = block(from);
-      s.all_bits[thread] = other.few_bits[place];
+      s.all_key[thread] = other.few_key[place];
       s.all_position[thread] = other.few_position[place];
-      s.all_mass[thread] = mass_of_plain(s.all_bits[thread]);
+      s.all_mass[thread] = mass_of_key(s.all_key[thread]);
     }
     ptx::sync_block();
     if (thread < few) {
-      const u32 bits = s.all_bits[thread];
+      const u32 key = s.all_key[thread];
       const i32 position = s.all_position[thread];
       u64 before = 0;
 #pragma unroll 1
       for (int i = 0; i < few; ++i)
-        before += (s.all_bits[i] > bits) | ((s.all_bits[i] == bits) & (s.all_position[i] < position)) ? s.all_mass[i] : 0;
+        before += (s.all_key[i] > key) | ((s.all_key[i] == key) & (s.all_position[i] < position)) ? s.all_mass[i] : 0;
       const u64 after = before + s.all_mass[thread];
       if (before < left && after >= left) {
-        s.cut_bits = bits;
-        s.cut_limit = position + 1;
+        s.cut = {key, position + 1};
         s.kept = need - left + after;
       }
     }
     ptx::sync_block();
-    const u32 cut_bits = s.cut_bits;
-    const int limit = s.cut_limit;
+    const Cut cut = s.cut;
     const u64 kept = s.kept;
-    for_list([&](u32 bits, int index) {
-      if (bits > cut_bits || (bits == cut_bits && position_of(index) < limit))
-        add_shared(s.piece_mass + 2 * (index / kEach * kWarps + warp_), mass_of_plain(bits));
+    for_list([&](u32 key, int index) {
+      if (cut.keeps(key, position_of(index))) add_shared(s.piece_mass + 2 * (index / kEach * kWarps + warp_), mass_of_key(key));
     });
     ptx::sync_block();
     constexpr int kPieces = S::kMaxTiles * kWarps / kThreads;  // of a thread
@@ -497,6 +710,14 @@ class Nucleus {
     Vec16 v[kChunks];
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) v[c] = load_chunk(chunk + c * ptx::kWarp);
+    if constexpr (kEdits) {
+      Vec16* s_piece = slot(0);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) s_piece[c * ptx::kWarp + lane] = v[c];
+      edit(reinterpret_cast<float*>(s_piece), first_ * kWarps + s.piece);
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) v[c] = s_piece[c * ptx::kWarp + lane];
+    }
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int position = position_of_chunk(chunk + c * ptx::kWarp);
@@ -504,9 +725,8 @@ class Nucleus {
       u64 sum_here = 0;
 #pragma unroll
       for (int e = 0; e < kItems; ++e) {
-        const u32 bits = v[c].x[e];
-        const bool keeps = (bits > cut_bits) | ((bits == cut_bits) & (position + e < limit));
-        sum_here += mass[e] = keeps ? mass_of_plain(bits) : 0;
+        const u32 key = key_of(float_of(v[c].x[e]));
+        sum_here += mass[e] = cut.keeps(key, position + e) ? mass_of_key(key) : 0;
       }
       u64 upto = sum_here;
 #pragma unroll
@@ -526,19 +746,22 @@ class Nucleus {
     }
     return true;
   }
-  static __device__ __forceinline__ void write(const abi::SampleParams& p, i64 r, int token, float x, u64 whole) {
+  __device__ __forceinline__ void write(const abi::SampleParams& p, i64 r, int token, float x, u64 whole) const {
     p.tokens.set(r, 0, token);
     if (p.valid != nullptr) p.valid[r * p.valid_stride] = 1;
-    if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, log(x) - log(abi::weight_of_mass(whole, abi::kOneExponent)));
+    if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, logprob_of<kProbs>(x, whole, temperature_, w_));
   }
 
-  static constexpr int kGroup = ptx::kWarp * kChunkBytes;  // bytes of a warp's step
-  static constexpr int kGroupChunks = 4;                   // of the sample, side by side
-  static constexpr int kCoarse = 17;                       // 64 bins for a factor of 2
-  static constexpr int kAhead = 192 << 10;                 // bytes that stay in L2 while others do the same
+  static constexpr int kGroupChunks = 4;    // of the sample, side by side
+  static constexpr int kCoarse = 17;        // 64 bins for a factor of 2
+  static constexpr int kAhead = 192 << 10;  // bytes that stay in L2 while others do the same
 
   int n_, lead_, size_, num_tiles_, first_, count_, warp_;
   const u8* from_;
+  float temperature_;
+  Weighting w_;
+  int num_bias_ = 0, num_edits_ = 0;
+  float repetition_ = 1.0F, frequency_ = 0.0F, presence_ = 0.0F;
   u32 low_ = 0, high_ = 0;
   int index_bits_ = 0;
   bool exact_ = false;

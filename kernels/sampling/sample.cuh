@@ -271,15 +271,6 @@ struct RowRun {
   }
 };
 
-/// ln of the probability of an entry of value x.
-template <bool kProbs>
-__device__ __attribute__((noinline)) float logprob_of(float x, u64 total, float temperature, const Weighting& w) {
-  const float all = log(abi::weight_of_mass(total, w.max == kInfinity ? abi::kOneExponent : w.reference));
-  if (w.max == kInfinity) return x == w.max ? -all : -kInfinity;
-  if constexpr (kProbs) return log(max(x, 0.0F)) - all;
-  return (x - w.max) / temperature - all;
-}
-
 __device__ __attribute__((noinline)) void write_empty(const abi::SampleParams& p, i64 r) {
   if (ptx::thread_idx() == 0) {
     p.tokens.set(r, 0, 0);
@@ -324,12 +315,13 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   const bool by_count = kTraits.top_k && !greedy && top_k > 0 && top_k < p.vocab;
   const bool by_mass = kTraits.top_p && !greedy && top_p < 1.0F;
   const bool logprobs = p.logprobs.data != nullptr || p.num_top > 0;
-  // By one pass, where that much shared memory is.
-  constexpr bool kOnePass =
-      kSame<T, float> && kProbs && kTraits.top_p && !kCounts && !kTraits.edits && !kTraits.masked && kConfig.list_capacity >= 12288;
+  // In few passes, where that much shared memory is.
+  constexpr bool kFewPasses = kSame<T, float> && kTraits.top_p && !kCounts && !kTraits.masked && !(kProbs && kTraits.edits);
   const u8* row = p.input.data + source * p.input.row_stride;
-  if constexpr (kOnePass) {
-    if (by_mass && min_p <= 0.0F && p.input.stride == 4 && Nucleus(row, p.vocab).run(p, r, top_p)) return;
+  if constexpr (kFewPasses) {
+    using Few = Nucleus<kProbs, kTraits.edits>;
+    const bool fits = Few::kBytes <= Layout<kConfig, T, kTraits.edits>::kSlots + num_slots * kConfig.tile_bytes;
+    if (fits && by_mass && min_p <= 0.0F && p.input.stride == 4 && Few(row, p.vocab, temperature).run(p, r, top_p)) return;
   }
   Run run(row, p.input.stride, p.vocab, num_slots);
   run.reader.edit(p, r);

@@ -18,6 +18,7 @@ inline float sqrt_rn(float x) { return std::sqrt(x); }
 inline float tanh_fast(float x) { return std::tanh(x) * (1.0F - 0x1p-12F); }
 inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
 inline float min_or_nan(float a, float b) { return a < b || a != a ? a : b; }
+inline float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 inline float max_number(float a, float b) { return std::fmax(a, b); }
 inline float max_magnitude(float a, float b) { return std::isnan(a) ? a : (a > std::fabs(b) ? a : std::fabs(b)); }
 inline float limit_magnitude(float x, float limit) { return std::fabs(x) > limit ? limit : std::fabs(x); }
