@@ -86,10 +86,10 @@ __device__ __forceinline__ float add_toward_zero(float a, float b) {
   asm("add.rz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
 }
-/// a * b of numbers >= 0, rounded down; subnormal results are not flushed.
-__device__ __forceinline__ float multiply_toward_zero(float a, float b) {
+/// a * b + c >= 0, rounded down; subnormal results are not flushed.
+__device__ __forceinline__ float fma_toward_zero(float a, float b, float c) {
   float y;
-  asm("mul.rz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  asm("fma.rz.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
   return y;
 }
 /// The larger of a and |b|; NaN where one is.

@@ -84,9 +84,10 @@ class Nucleus {
     }
     S& s = own<S>();
     if (ptx::thread_idx() == 0) s.odd = s.num_few = 0;
-    start_pass(false);
     Vec16 x[kSampled];
     sample(x);
+    start_pass(false);
+    prefetch();
     bool fits = true;
     float whole = 1.0F;
     if constexpr (!kProbs) {
@@ -305,7 +306,6 @@ class Nucleus {
       const int group = min(static_cast<int>(static_cast<float>(number / kGroupChunks) * step), groups - 1);
       x[i] = ptx::load_stream(from_ + static_cast<i64>(first + group * kGroupChunks + number % kGroupChunks) * kChunkBytes);
     }
-    prefetch();
   }
 
   /// [low_, high_) becomes the keys between which the cut should lie, by the sample's weights `x`, of `whole` that all weigh; false: they
@@ -498,8 +498,8 @@ class Nucleus {
           const float x = float_of(v.x[e]);
           const float weight = kProbs ? x : logit_weight(x, w);
           const float sum = ptx::add_toward_zero(weight, 4.0F);
-          const float upper = sum - 4.0F;
-          const u32 lower = bits_of(ptx::multiply_toward_zero(weight - upper, 0x1p-106F));
+          const float upper = ptx::fma(sum, -0x1p-106F, 0x1p-104F);  // what counts 2^-21, negative and as small as subnormal numbers:
+          const u32 lower = bits_of(ptx::fma_toward_zero(weight, 0x1p-106F, upper));  // so the bits of the rest count 2^-43
           high += bits_of(sum);
           low += lower;
           const bool is_above = x >= beyond;
@@ -514,12 +514,11 @@ class Nucleus {
         }
       }
       entry += kProbs ? static_cast<u32>(kEach) : 0U - static_cast<u32>(kEach);
-      const u64 mass =
-          (static_cast<u64>(ptx::sum_warp(static_cast<u32>(above_high[0] * 0x1p21F) + static_cast<u32>(above_high[1] * 0x1p21F))) << 22) +
-          ptx::sum_warp(above_low);
+      const u32 mass_high = static_cast<u32>(above_high[0] * -0x1p127F) + static_cast<u32>(above_high[1] * -0x1p127F);
+      const u64 mass = (static_cast<u64>(ptx::sum_warp(mass_high)) << 22) + ptx::sum_warp(above_low);
       above += mass;
       if (ptx::lane_idx() == 0) *reinterpret_cast<u64*>(s.piece_mass + 2 * (tile * kWarps + warp_)) = mass;
-      if (place > kMost * kThreads * 4 || max(above_high[0], above_high[1]) > 8.0F) {  // the list is full, or a sum rounded
+      if (place > kMost * kThreads * 4 || min(above_high[0], above_high[1]) < -0x1p-103F) {  // the list is full, or a sum rounded
         odd = kEnd;
         place = 0;
       }
@@ -533,7 +532,12 @@ class Nucleus {
       s.warp_above[warp_] = above;
     }
     if (nan || odd >= kEnd) s.odd = 1;  // of probabilities also one that is negative, NaN, 2 or more
-    for_list([&](u32 key, int) { add_shared(s.histogram + 2 * bin_of(key), mass_of_key(key)); });
+    for_list([&](const auto& key, const auto&, const auto& there) {
+      int bin[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) bin[i] = there[i] ? bin_of(key[i]) : 0;
+      add(s.histogram, bin, key, there);
+    });
   }
   /// Of what is listed: up where keys go up.
   __device__ __forceinline__ int bin_of(u32 key) const {
@@ -587,18 +591,45 @@ class Nucleus {
     const SplitMass m = split_mass(kProbs ? value_of(key) : logit_weight(value_of(key), w_));
     return joined(m.high, m.low, 1);
   }
-  /// Calls f(key, index) for what this thread has listed; index: tile, step, entry.
+  static constexpr int kBatch = 4;
+  /// Calls f(keys, indices, which there are) for what this thread has listed, by fours, which are on their way through memory together.
+  /// Index: tile, step, entry.
   template <typename F>
   __device__ __forceinline__ void for_list(F f) const {
     const u32* s_list = list();
 #pragma unroll 1
-    for (int i = 0; i < num_listed_; ++i) {
-      const u32 entry = s_list[i * kThreads];
-      if (exact_) {
-        f(low_ + (entry >> index_bits_), static_cast<int>(entry & ((1U << index_bits_) - 1U)));
-      } else {
-        f(key_of(float_of(entry)), *listed_index(ptx::thread_idx(), i));
+    for (int first = 0; first < num_listed_; first += kBatch) {
+      u32 key[kBatch];
+      int index[kBatch];
+      bool there[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const u32 entry = s_list[(first + i) * kThreads];
+        key[i] = low_ + (entry >> index_bits_);
+        index[i] = static_cast<int>(entry & ((1U << index_bits_) - 1U));
+        there[i] = first + i < num_listed_;
+        if (!exact_) {
+          key[i] = key_of(float_of(entry));
+          index[i] = *listed_index(ptx::thread_idx(), min(first + i, kMost - 1));
+        }
       }
+      f(key, index, there);
+    }
+  }
+  /// Masses are added to sums, which are pairs.
+  __device__ __forceinline__ void add(u32* s_pairs, const int (&to)[kBatch], const u32 (&key)[kBatch], const bool (&there)[kBatch]) const {
+    u64 mass[kBatch];
+    u32 old[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      mass[i] = mass_of_key(key[i]);
+      if (there[i]) old[i] = ptx::atomic_add_shared(s_pairs + 2 * to[i], static_cast<u32>(mass[i]));
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (!there[i]) continue;
+      const u32 high = static_cast<u32>(mass[i] >> 32) + (old[i] + static_cast<u32>(mass[i]) < old[i] ? 1U : 0U);
+      if (high != 0) ptx::atomic_add_shared(s_pairs + 2 * to[i] + 1, high);
     }
   }
   __device__ __forceinline__ int position_of(int index) const {
@@ -628,12 +659,21 @@ class Nucleus {
     if (need <= above || need > above + bins.total) return false;
     const FoundBin found = search_bins<S>(bins, need - above);
     const u64 left = need - above - found.above;
-    for_list([&](u32 key, int index) {
-      if (bin_of(key) != found.bin) return;
-      const u32 at = ptx::atomic_add_shared(&s.num_few, 1);
-      if (at >= static_cast<u32>(S::kFewest)) return;
-      s.few_key[at] = key;
-      s.few_position[at] = position_of(index);
+    for_list([&](const auto& key, const auto& index, const auto& there) {
+      int piece[kBatch];
+      bool kept[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int bin = there[i] ? bin_of(key[i]) : -1;
+        kept[i] = bin > found.bin;
+        piece[i] = kept[i] ? index[i] / kEach * kWarps + warp_ : 0;
+        if (bin != found.bin) continue;
+        const u32 at = ptx::atomic_add_shared(&s.num_few, 1);
+        if (at >= static_cast<u32>(S::kFewest)) continue;
+        s.few_key[at] = key[i];
+        s.few_position[at] = position_of(index[i]);
+      }
+      add(s.piece_mass, piece, key, kept);
     });
     sync_row();
     int few = 0, from = 0, place = thread;
@@ -666,14 +706,12 @@ class Nucleus {
         s.cut = {key, position + 1};
         s.kept = need - left + after;
       }
+      const int piece = (position + lead_) / kPiece - first_ * kWarps;
+      if (before < left && piece >= 0 && piece < count_ * kWarps) add_shared(s.piece_mass + 2 * piece, s.all_mass[thread]);
     }
     ptx::sync_block();
     const Cut cut = s.cut;
     const u64 kept = s.kept;
-    for_list([&](u32 key, int index) {
-      if (cut.keeps(key, position_of(index))) add_shared(s.piece_mass + 2 * (index / kEach * kWarps + warp_), mass_of_key(key));
-    });
-    ptx::sync_block();
     constexpr int kPieces = S::kMaxTiles * kWarps / kThreads;  // of a thread
     u64 pieces[kPieces];
     u64 sum = 0;

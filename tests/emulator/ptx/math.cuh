@@ -28,10 +28,11 @@ inline float add_toward_zero(float a, float b) {
   const float large = a > b ? a : b, small = a > b ? b : a;
   return sum - large > small ? std::nextafter(sum, 0.0F) : sum;  // the difference is exact
 }
-inline float multiply_toward_zero(float a, float b) {
-  const double exact = static_cast<double>(a) * static_cast<double>(b);
-  const float product = static_cast<float>(exact);
-  return static_cast<double>(product) > exact ? std::nextafter(product, 0.0F) : product;
+/// Of numbers whose sum is exact in double precision.
+inline float fma_toward_zero(float a, float b, float c) {
+  const double exact = static_cast<double>(a) * static_cast<double>(b) + static_cast<double>(c);
+  const float sum = static_cast<float>(exact);
+  return static_cast<double>(sum) > exact ? std::nextafter(sum, 0.0F) : sum;
 }
 
 }  // namespace girih::ptx
