@@ -13,7 +13,6 @@ struct NucleusShared {
   static constexpr int kBins = 1024;
   static constexpr int kBinsEach = kBins / kThreads;
   static constexpr int kSampleBins = 2 * kBins;
-  static constexpr int kFewest = 64;
   static constexpr int kMaxTiles = 64;  // of a block
   static constexpr int kMaxEdits = 512;
   u64 scratch[kWarps];
@@ -22,17 +21,12 @@ struct NucleusShared {
   float sample_sum[kWarps], sample_squares[kWarps];
   float warp_weight[kWarps];
   u32 warp_largest[kWarps];
-  u32 sample_count[kWarps], sample_top[kWarps];
+  u32 sample_count[kWarps], sample_low[kWarps], sample_high[kWarps];
   u64 warp_total[kWarps], warp_above[kWarps];
+  u32 warp_ties[kWarps];
   u32 odd;  // the row is not for this way
-  u32 low_bin, high_bin, low_count, high_count;
   float low_sum, low_squares;
   u32 num_few;
-  u32 few_key[kFewest];
-  i32 few_position[kFewest];
-  u32 all_key[kFewest];
-  i32 all_position[kFewest];
-  u64 all_mass[kFewest];
   Cut cut;
   u64 kept, block_kept;
   int bin;
@@ -47,6 +41,15 @@ template <bool kProbs, bool kEdits>
 class Nucleus {
  public:
   using S = NucleusShared;
+  /// Listed entries of one bin of the histogram, this block's and all; where the ring has been.
+  struct Few {
+    static constexpr int kMost = 256;
+    u32 key[kMost];
+    i32 position[kMost];
+    u32 all_key[kMost];
+    i32 all_position[kMost];
+    u64 all_mass[kMost];
+  };
   static constexpr int kItems = 4;                              // of a chunk
   static constexpr int kChunks = 4;                             // of a tile that a lane has, one in each step of its warp
   static constexpr int kPiece = kChunks * ptx::kWarp * kItems;  // entries of a tile that a warp has, all in a row
@@ -93,13 +96,10 @@ class Nucleus {
     if constexpr (!kProbs) {
       fits = survey(x, whole);
       start_pass(true);
-      for (int i = 0; i < kSampled; ++i) {
-#pragma unroll
-        for (int e = 0; e < kItems; ++e) x[i].x[e] = bits_of(ptx::ex2((float_of(x[i].x[e]) - w_.max) * w_.scale));
-      }
     }
     fits = fits && guess(x, whole, top_p);
-    if (fits) pass();
+    if (fits && !ties_) pass<false>();
+    if (fits && ties_) pass<true>();
     ptx::cp_async_wait<0>();
     sync_row();
     if (fits && decide(p, r, top_p)) return true;
@@ -111,6 +111,11 @@ class Nucleus {
   __device__ __forceinline__ u8* ring() const { return ptx::shared_memory() + kFixed; }
   __device__ __forceinline__ u32* list() const {
     return reinterpret_cast<u32*>(ptx::shared_memory() + kFixed + kRing * kTileBytes) + ptx::thread_idx();
+  }
+  __device__ __forceinline__ u32* piece_ties() const { return list() - ptx::thread_idx(); }
+  __device__ __forceinline__ Few& few(int rank) const {
+    Few* s_few = reinterpret_cast<Few*>(ring());
+    return size_ == 1 ? *s_few : *ptx::in_block(s_few, rank);
   }
   __device__ __forceinline__ S& block(int rank) const { return size_ == 1 ? own<S>() : *ptx::in_block(&own<S>(), rank); }
   __device__ __forceinline__ int position_of_chunk(int chunk) const { return chunk * kItems - lead_; }
@@ -308,9 +313,9 @@ class Nucleus {
     }
   }
 
-  /// [low_, high_) becomes the keys between which the cut should lie, by the sample's weights `x`, of `whole` that all weigh; false: they
-  /// are too many. Only what lies below the cut is asked, as far as it goes: it varies little where a few large entries, which a sample may
-  /// miss, have most.
+  /// [low_, high_) becomes the keys between which the cut should lie, by the sample `x`, of `whole` that all weigh; false: they
+  /// are too many. Every block of the cluster comes to the same. Only what lies below the cut is asked, as far as it goes: it varies little
+  /// where a few large entries, which a sample may miss, have most.
   __device__ __forceinline__ bool guess(const Vec16 (&x)[kSampled], float whole, float top_p) {
     S& s = own<S>();
     const int thread = ptx::thread_idx();
@@ -322,13 +327,12 @@ class Nucleus {
     u32 count_before = 0;
     for (int round = 0;; ++round) {
       reinterpret_cast<Vec16*>(s.histogram)[thread] = Vec16{};
-      if (thread == 0) s.low_bin = s.high_bin = S::kSampleBins;
       ptx::sync_block();
 #pragma unroll
       for (int i = 0; i < kSampled; ++i) {
 #pragma unroll
         for (int e = 0; e < kItems; ++e) {
-          const u32 offset = x[i].x[e] - origin;
+          const u32 offset = sampled_weight(x[i].x[e]) - origin;
           if (offset < end - origin) ptx::atomic_add_shared(s.histogram + (offset >> shift), 1);
         }
       }
@@ -364,15 +368,9 @@ class Nucleus {
         s.sample_squares[warp_] = all_squares;
         s.sample_count[warp_] = counts;
       }
-      const u32 filled = ptx::max_warp(bins.x[3] != 0   ? bin + 3
-                                       : bins.x[2] != 0 ? bin + 2
-                                       : bins.x[1] != 0 ? bin + 1
-                                       : bins.x[0] != 0 ? bin
-                                                        : 0);
-      if (lane == 0) s.sample_top[warp_] = filled;
       ptx::sync_block();
       // A thread ends with the very number that the next begins with.
-      float base = sum_before, base_squares = squares_before, whole_sum = 0;
+      float base = sum_before, base_squares = squares_before, whole_sum = 0, whole_squares = 0;
       u32 before_count = count_before + counts - count, whole_count = count_before;
 #pragma unroll
       for (int w = 0; w < kWarps; ++w) {
@@ -382,67 +380,110 @@ class Nucleus {
           before_count += s.sample_count[w];
         }
         whole_sum += s.sample_sum[w];
+        whole_squares += s.sample_squares[w];
         whole_count += s.sample_count[w];
       }
       const float previous = ptx::shuffle(sums, max(lane - 1, 0)), previous_squares = ptx::shuffle(all_squares, max(lane - 1, 0));
       float before = lane == 0 ? base : base + previous, before_squares = lane == 0 ? base_squares : base_squares + previous_squares;
       if (round == 0) {
-        const float expected = whole / scale;  // probabilities add up to 1, or else the sample may say
-        need = (1.0F - top_p) * (kProbs && whole_sum > 1.1F * expected ? whole_sum : expected);
+        const float expected = whole / scale;  // probabilities add up to 1, unless the sample is sure of more
+        need = (1.0F - top_p) * (kProbs && whole_sum - 4.0F * sqrt(whole_squares) > 1.1F * expected ? whole_sum : expected);
       }
-      // Where the sum reaches what is needed by four standard deviations more, and less, than it is.
+      // Where the sum reaches what is needed, were it by four standard deviations more, and less, than it is; and by what eight entries
+      // have, that the sample may have missed.
       const float slack = 0.004F * need;
-      float margin = 4.0F * sqrt(before_squares) + slack;
-      bool may = before + margin >= need, must = before - margin >= need;
+      float margin = slack + 4.0F * sqrt(before_squares);
+      bool may = before + (margin + 8.0F * float_of(origin + ((max(bin, 1U) - 1U) << shift) + (1U << shift) / 2)) >= need;
+      bool must = before - margin >= need;
+      u32 low_at = 0xffffffffU,
+          high_at = 0;  // the first bin that may be, the last that must be, each with what is counted before or with it
+      float low_sum = 0, low_squares = 0;
 #pragma unroll
       for (u32 i = 0; i < 4; ++i) {
         const float mass = static_cast<float>(bins.x[i]) * weight[i];
         const float after = i == 3 ? base + sums : before + mass;
         const float after_squares = i == 3 ? base_squares + all_squares : before_squares + mass * weight[i];
-        margin = 4.0F * sqrt(after_squares) + slack;
-        const bool may_after = after + margin >= need, must_after = after - margin >= need;
-        if (may_after && (!may || bin + i == 0)) {
-          s.low_sum = before;
-          s.low_squares = before_squares;
-          s.low_count = before_count;
-          s.low_bin = bin + i;
+        margin = slack + 4.0F * sqrt(after_squares);
+        const bool may_after = after + (margin + 8.0F * weight[i]) >= need, must_after = after - margin >= need;
+        if (may_after && (!may || bin + i == 0) && low_at == 0xffffffffU) {
+          low_at = (bin + i) << 16 | before_count;
+          low_sum = before;
+          low_squares = before_squares;
         }
         before_count += bins.x[i];
-        if (must_after && !must) {
-          s.high_count = before_count;
-          s.high_bin = bin + i;
-        }
+        if (must_after && !must) high_at = (bin + i + 1) << 16 | before_count;
         before = after;
         before_squares = after_squares;
         may = may_after;
         must = must_after;
       }
+      const u32 warp_low = ~ptx::max_warp(~low_at), warp_high = ptx::max_warp(high_at);
+      if (lane == 0) {
+        s.sample_low[warp_] = warp_low;
+        s.sample_high[warp_] = warp_high;
+      }
       ptx::sync_block();
-      u32 low_bin = s.low_bin;
-      const u32 high_bin = s.high_bin;
-      const bool none = low_bin == static_cast<u32>(S::kSampleBins);  // a few that the sample has missed have all that is needed
-      if (none) low_bin = ptx::max_warp(lane < kWarps ? s.sample_top[lane] : 0);
-      u32 low = origin + (low_bin << shift);
-      const u32 high = high_bin == static_cast<u32>(S::kSampleBins) ? end : origin + ((high_bin + 1) << shift);
-      if (low_bin == 0 && round == 0 && !none) low = 1;
-      const float expected =
-          none ? 0.0F
-               : scale * static_cast<float>((high_bin == static_cast<u32>(S::kSampleBins) ? whole_count : s.high_count) - s.low_count);
+      const u32 first = ~ptx::max_warp(lane < kWarps ? ~s.sample_low[lane] : 0),
+                last = ptx::max_warp(lane < kWarps ? s.sample_high[lane] : 0);
+      if (first == 0xffffffffU) return false;
+      if (first == low_at) {
+        s.low_sum = low_sum;
+        s.low_squares = low_squares;
+      }
+      const u32 low = first >> 16 == 0 && round == 0 ? 1U : origin + ((first >> 16) << shift);
+      const u32 high = last == 0 ? end : origin + ((last >> 16) << shift);
+      const float expected = scale * static_cast<float>((last == 0 ? whole_count : last & 0xffffU) - (first & 0xffffU));
       if (expected <= static_cast<float>(kLong)) {
         low_ = key_of_weight(low, -4e-7F);
         high_ = high >= kEnd ? (kProbs ? kEnd | 0x80000000U : abi::kKeyOfInf) : key_of_weight(high, 4e-7F);
         clear_for_pass();
         return low_ < high_;
       }
+      if (one_value(x, low, high)) {
+        clear_for_pass();
+        return true;
+      }
       if (shift == 0 || round == 2) return false;
       sum_before = s.low_sum;
       squares_before = s.low_squares;
-      count_before = s.low_count;
+      count_before = first & 0xffffU;
       origin = low;
       end = high;
       shift = max(32 - ptx::leading_zeros(end - origin - 1) - 11, 0);
       ptx::sync_block();
     }
+  }
+  /// Bits of the weight of a sampled entry; of logits near it.
+  __device__ __forceinline__ u32 sampled_weight(u32 bits) const {
+    return kProbs ? bits : bits_of(ptx::ex2((float_of(bits) - w_.max) * w_.scale));
+  }
+  /// Whether all sampled entries with weights in [low, high) are of one value: then the bracket is that.
+  __device__ __forceinline__ bool one_value(const Vec16 (&x)[kSampled], u32 low, u32 high) {
+    S& s = own<S>();
+    u32 least = 0xffffffffU, most = 0;
+#pragma unroll
+    for (int i = 0; i < kSampled; ++i) {
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) {
+        if (sampled_weight(x[i].x[e]) - low >= high - low) continue;
+        const u32 key = key_of(float_of(x[i].x[e]));
+        least = min(least, key);
+        most = max(most, key);
+      }
+    }
+    const u32 lowest = ~ptx::max_warp(~least), highest = ptx::max_warp(most);
+    ptx::sync_block();
+    if (ptx::lane_idx() == 0) {
+      s.sample_low[warp_] = lowest;
+      s.sample_high[warp_] = highest;
+    }
+    ptx::sync_block();
+    least = ~ptx::max_warp(ptx::lane_idx() < kWarps ? ~s.sample_low[ptx::lane_idx()] : 0);
+    most = ptx::max_warp(ptx::lane_idx() < kWarps ? s.sample_high[ptx::lane_idx()] : 0);
+    ties_ = least == most;
+    low_ = least;
+    high_ = least + 1;
+    return ties_;
   }
   /// The key of a weight given by its bits; of logits near it.
   __device__ __forceinline__ u32 key_of_weight(u32 bits, float slack) const {
@@ -468,6 +509,8 @@ class Nucleus {
 
   // ---- the pass
 
+  /// kTies: what is inside is of one value, and is counted, by pieces, where the list would be.
+  template <bool kTies>
   __device__ __forceinline__ void pass() {
     S& s = own<S>();
     const float from = value_of(low_), beyond = value_of(high_);
@@ -479,13 +522,13 @@ class Nucleus {
     u32 entry = 0U - abi::bits_of_key(low_) * factor;
     if (!kProbs) entry += static_cast<u32>((count_ - 1) * kEach);
     const Weighting w = w_;
-    u32 odd = 0, high = 0, low = 0;
+    u32 odd = 0, high = 0, low = 0, all_ties = 0;
     u64 above = 0;
     u8* const s_own = reinterpret_cast<u8*>(list());
     int place = 0;  // bytes from the start of this thread's list: as pointers there would be two of 64 bits
     const bool nan = each_tile(!kProbs, [&](int tile, const Vec16* s_chunks) {
       float above_high[2] = {0.0F, 0.0F};  // exact up to 8: of half a tile's entries each
-      u32 above_low = 0;
+      u32 above_low = 0, num_inside = 0;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         const Vec16 v = s_chunks[c * ptx::kWarp];
@@ -507,7 +550,9 @@ class Nucleus {
             above_high[c / 2] += upper;
             above_low += lower;
           }
-          if (!is_above && x >= from) {
+          if constexpr (kTies) {
+            num_inside += !is_above && x >= from ? 1U : 0U;
+          } else if (!is_above && x >= from) {
             *reinterpret_cast<u32*>(s_own + place) = v.x[e] * factor + entry + static_cast<u32>(c * kItems + e);
             place += kThreads * 4;
           }
@@ -517,6 +562,11 @@ class Nucleus {
       const u32 mass_high = static_cast<u32>(above_high[0] * -0x1p127F) + static_cast<u32>(above_high[1] * -0x1p127F);
       const u64 mass = (static_cast<u64>(ptx::sum_warp(mass_high)) << 22) + ptx::sum_warp(above_low);
       above += mass;
+      if constexpr (kTies) {
+        const u32 ties = ptx::sum_warp(num_inside);
+        all_ties += ties;
+        if (ptx::lane_idx() == 0) piece_ties()[tile * kWarps + warp_] = ties;
+      }
       if (ptx::lane_idx() == 0) *reinterpret_cast<u64*>(s.piece_mass + 2 * (tile * kWarps + warp_)) = mass;
       if (place > kMost * kThreads * 4 || min(above_high[0], above_high[1]) < -0x1p-103F) {  // the list is full, or a sum rounded
         odd = kEnd;
@@ -524,14 +574,16 @@ class Nucleus {
       }
     });
     num_listed_ = place / (kThreads * 4);
-    if (!exact_) fetch_listed();
+    if (!kTies && !exact_) fetch_listed();
     const u64 total = (static_cast<u64>(high - static_cast<u32>(count_ * kEach) * kHighZero) << 22) + low;
     const u64 warp_total = warp_sum(total);
     if (ptx::lane_idx() == 0) {
       s.warp_total[warp_] = warp_total;
       s.warp_above[warp_] = above;
+      s.warp_ties[warp_] = all_ties;
     }
     if (nan || odd >= kEnd) s.odd = 1;  // of probabilities also one that is negative, NaN, 2 or more
+    if constexpr (kTies) return;
     for_list([&](const auto& key, const auto&, const auto& there) {
       int bin[kBatch];
 #pragma unroll
@@ -639,8 +691,6 @@ class Nucleus {
   // ---- the cut and the draw
 
   __device__ __forceinline__ bool decide(const abi::SampleParams& p, i64 r, float top_p) {
-    S& s = own<S>();
-    const int thread = ptx::thread_idx();
     const int lane = ptx::lane_idx();
     u64 total = 0, above = 0;
     u32 odd = 0;
@@ -655,10 +705,57 @@ class Nucleus {
     above = warp_sum(above);
     if (odd != 0 || (kProbs && total < static_cast<u64>(n_) << 23)) return false;  // else the largest has 2^-20
     const u64 need = mass_needed(total, top_p);
+    if (need <= above || !(ties_ ? cut_ties(need, above) : cut_listed(need, above))) return false;
+    draw(p, r, total);
+    return true;
+  }
+
+  static constexpr int kPieces = S::kMaxTiles * kWarps / kThreads;  // of a thread, when it looks for the token's
+
+  /// The cut is among entries of one value.
+  __device__ __forceinline__ bool cut_ties(u64 need, u64 above) const {
+    S& s = own<S>();
+    const int thread = ptx::thread_idx();
+    const u64 each = mass_of_key(low_);
+    const u64 wanted = each == 0 ? ~u64{0} : (need - above + each - 1) / each;
+    u64 before = 0, all = 0;
+#pragma unroll 1
+    for (int b = 0; b < size_; ++b) {
+      const u64 ties = ptx::sum_warp(ptx::lane_idx() < kWarps ? block(b).warp_ties[ptx::lane_idx()] : 0);
+      before += b < ptx::cluster_rank() ? ties : 0;
+      all += ties;
+    }
+    if (wanted > all) return false;
+    u64 ties[kPieces];
+    u64 here = 0;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int piece = thread * kPieces + i;
+      here += ties[i] = piece < count_ * kWarps ? piece_ties()[piece] : 0;
+    }
+    before += block_scan(here).before;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int piece = thread * kPieces + i;
+      const u64 kept = min(ties[i], wanted - min(wanted, before));
+      before += ties[i];
+      if (piece >= count_ * kWarps) continue;
+      piece_ties()[piece] = static_cast<u32>(kept);
+      add_shared(s.piece_mass + 2 * piece, kept * each);
+    }
+    if (thread == 0) s.kept = above + wanted * each;
+    ptx::sync_block();
+    return true;
+  }
+
+  __device__ __forceinline__ bool cut_listed(u64 need, u64 above) const {
+    S& s = own<S>();
+    const int thread = ptx::thread_idx();
     const auto bins = merged_bins<S>();
-    if (need <= above || need > above + bins.total) return false;
+    if (need > above + bins.total) return false;
     const FoundBin found = search_bins<S>(bins, need - above);
     const u64 left = need - above - found.above;
+    Few& own_few = *reinterpret_cast<Few*>(ring());
     for_list([&](const auto& key, const auto& index, const auto& there) {
       int piece[kBatch];
       bool kept[kBatch];
@@ -669,50 +766,57 @@ class Nucleus {
         piece[i] = kept[i] ? index[i] / kEach * kWarps + warp_ : 0;
         if (bin != found.bin) continue;
         const u32 at = ptx::atomic_add_shared(&s.num_few, 1);
-        if (at >= static_cast<u32>(S::kFewest)) continue;
-        s.few_key[at] = key[i];
-        s.few_position[at] = position_of(index[i]);
+        if (at >= static_cast<u32>(Few::kMost)) continue;
+        own_few.key[at] = key[i];
+        own_few.position[at] = position_of(index[i]);
       }
       add(s.piece_mass, piece, key, kept);
     });
     sync_row();
-    int few = 0, from = 0, place = thread;
+    int count = 0, from = 0, place = thread;
 #pragma unroll 1
     for (int b = 0; b < size_; ++b) {
       const int num = static_cast<int>(block(b).num_few);
-      if (thread >= few && thread < few + num) {
+      if (thread >= count && thread < count + num) {
         from = b;
-        place = thread - few;
+        place = thread - count;
       }
-      few += num;
+      count += num;
     }
-    if (few > S::kFewest) return false;
-    if (thread < few) {
-      const S& other = block(from);
-      s.all_key[thread] = other.few_key[place];
-      s.all_position[thread] = other.few_position[place];
-      s.all_mass[thread] = mass_of_key(s.all_key[thread]);
+    if (count > Few::kMost) return false;
+    if (thread < count) {
+      const Few& other = few(from);
+      own_few.all_key[thread] = other.key[place];
+      own_few.all_position[thread] = other.position[place];
+      own_few.all_mass[thread] = mass_of_key(own_few.all_key[thread]);
     }
     ptx::sync_block();
-    if (thread < few) {
-      const u32 key = s.all_key[thread];
-      const i32 position = s.all_position[thread];
+    if (thread < count) {
+      const u32 key = own_few.all_key[thread];
+      const i32 position = own_few.all_position[thread];
       u64 before = 0;
 #pragma unroll 1
-      for (int i = 0; i < few; ++i)
-        before += (s.all_key[i] > key) | ((s.all_key[i] == key) & (s.all_position[i] < position)) ? s.all_mass[i] : 0;
-      const u64 after = before + s.all_mass[thread];
+      for (int i = 0; i < count; ++i)
+        before +=
+            (own_few.all_key[i] > key) | ((own_few.all_key[i] == key) & (own_few.all_position[i] < position)) ? own_few.all_mass[i] : 0;
+      const u64 after = before + own_few.all_mass[thread];
       if (before < left && after >= left) {
         s.cut = {key, position + 1};
         s.kept = need - left + after;
       }
       const int piece = (position + lead_) / kPiece - first_ * kWarps;
-      if (before < left && piece >= 0 && piece < count_ * kWarps) add_shared(s.piece_mass + 2 * piece, s.all_mass[thread]);
+      if (before < left && piece >= 0 && piece < count_ * kWarps) add_shared(s.piece_mass + 2 * piece, own_few.all_mass[thread]);
     }
     ptx::sync_block();
-    const Cut cut = s.cut;
+    return true;
+  }
+
+  /// The token, by the masses of pieces of what is kept.
+  __device__ __forceinline__ void draw(const abi::SampleParams& p, i64 r, u64 total) const {
+    S& s = own<S>();
+    const int thread = ptx::thread_idx();
+    const int lane = ptx::lane_idx();
     const u64 kept = s.kept;
-    constexpr int kPieces = S::kMaxTiles * kWarps / kThreads;  // of a thread
     u64 pieces[kPieces];
     u64 sum = 0;
 #pragma unroll
@@ -728,7 +832,7 @@ class Nucleus {
 #pragma unroll 1
       for (int b = 0; b < ptx::cluster_rank(); ++b) chosen -= block(b).block_kept;
       sync_row();  // and nobody reads another's memory any more
-      if (chosen >= scan.total) return true;
+      if (chosen >= scan.total) return;
     }
     u64 before = scan.before;
     if (before <= chosen && chosen < before + sum) {
@@ -742,7 +846,7 @@ class Nucleus {
       }
     }
     ptx::sync_block();
-    if (warp_ != 0) return true;
+    if (warp_ != 0) return;
     const int chunk = (first_ * kWarps + s.piece) * kChunks * ptx::kWarp + lane;
     u64 rest = s.left;
     Vec16 v[kChunks];
@@ -756,6 +860,7 @@ class Nucleus {
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) v[c] = s_piece[c * ptx::kWarp + lane];
     }
+    const Cut cut = ties_ ? Cut{low_, limit_in(v, chunk, piece_ties()[s.piece])} : s.cut;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int position = position_of_chunk(chunk + c * ptx::kWarp);
@@ -766,12 +871,7 @@ class Nucleus {
         const u32 key = key_of(float_of(v[c].x[e]));
         sum_here += mass[e] = cut.keeps(key, position + e) ? mass_of_key(key) : 0;
       }
-      u64 upto = sum_here;
-#pragma unroll
-      for (int distance = 1; distance < ptx::kWarp; distance *= 2) {
-        const u64 other = shuffle(upto, max(lane - distance, 0));
-        if (lane >= distance) upto += other;
-      }
+      const u64 upto = inclusive(sum_here);
       u64 at = upto - sum_here;
 #pragma unroll
       for (int e = 0; e < kItems; ++e) {
@@ -782,7 +882,25 @@ class Nucleus {
       if (rest < all) break;
       rest -= all;
     }
-    return true;
+  }
+  /// The position that ends the first `ties` entries of the bracket's value in a piece.
+  __device__ __forceinline__ int limit_in(const Vec16 (&v)[kChunks], int chunk, u32 ties) const {
+    int limit = Cut::kNone;
+    u64 before = 0;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      u64 here = 0;
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) here += key_of(float_of(v[c].x[e])) == low_ ? 1 : 0;
+      const u64 upto = inclusive(here);
+      u64 at = before + upto - here;
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) {
+        if (key_of(float_of(v[c].x[e])) == low_ && ++at == ties) limit = position_of_chunk(chunk + c * ptx::kWarp) + e + 1;
+      }
+      before += shuffle(upto, ptx::kWarp - 1);
+    }
+    return static_cast<int>(ptx::max_warp(static_cast<u32>(limit - Cut::kNone))) + Cut::kNone;
   }
   __device__ __forceinline__ void write(const abi::SampleParams& p, i64 r, int token, float x, u64 whole) const {
     p.tokens.set(r, 0, token);
@@ -803,6 +921,7 @@ class Nucleus {
   u32 low_ = 0, high_ = 0;
   int index_bits_ = 0;
   bool exact_ = false;
+  bool ties_ = false;  // the bracket is one value
   int num_listed_ = 0;
 };
 

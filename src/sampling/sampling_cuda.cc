@@ -16,6 +16,7 @@ constexpr int kThreads = 512;  // as kernels/sampling/block.cuh
 constexpr int kMaxCluster = 8;
 constexpr std::int64_t kResidentFixed = 14080;  // as kernels/sampling/resident.cuh
 constexpr std::int64_t kResidentTopK = 1024;
+constexpr std::int64_t kLeastInPasses = 20480;  // as Nucleus::kLeast
 
 constexpr std::array<std::string_view, 7> kKindNames = {
     "sample", "softmax", "top_p_renorm", "top_k_renorm", "top_k_mask", "top_k", "chain_speculative_sample"};
@@ -212,14 +213,18 @@ SamplingKernel sampling_kernel(KernelKind kind, DType type, std::int64_t shared_
 
 int cluster_size(const cuda::DeviceInfo& info, std::int64_t rows, std::int64_t vocab, std::int64_t tile) {
   if (info.arch < 90) return 1;
-  int size = kMaxCluster;
+  // Blocks of a cluster lie in one GPC: of clusters of eight, as many as would take all multiprocessors do not fit at once.
+  int size = rows * kMaxCluster > info.num_sms * 7 / 8 ? kMaxCluster / 2 : kMaxCluster;
   while (size > 1 && (rows * size > info.num_sms || ceil_div(vocab, tile) < size)) size /= 2;
   return size;
 }
 
 void sample_on_device(const Context& context, const abi::SampleParams& p, DType type, void* stream) {
   const SampleTraits traits = traits_of(p);
-  if (launch_resident(context, "sample", KernelKind::sample, type, traits, p, 0, stream)) return;
+  // What kernels/sampling/nucleus.cuh does is faster in passes, by fewer and without barriers, than where a row stays.
+  const bool few_passes = type == DType::f32 && traits.top_p && !traits.top_k && !traits.masked && !traits.first &&
+                          p.min_p.rows == nullptr && p.min_p.value <= 0 && p.input.stride == 4 && p.vocab >= kLeastInPasses;
+  if (!few_passes && launch_resident(context, "sample", KernelKind::sample, type, traits, p, 0, stream)) return;
   launch_passing(context, "sample", load(context, "sample", KernelKind::sample, type, traits, stream), p.rows, p.vocab, p, stream);
 }
 
