@@ -849,63 +849,58 @@ class Nucleus {
     if (warp_ != 0) return;
     const int chunk = (first_ * kWarps + s.piece) * kChunks * ptx::kWarp + lane;
     u64 rest = s.left;
-    Vec16 v[kChunks];
+    Vec16* s_piece = slot(0);
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) v[c] = load_chunk(chunk + c * ptx::kWarp);
-    if constexpr (kEdits) {
-      Vec16* s_piece = slot(0);
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) s_piece[c * ptx::kWarp + lane] = v[c];
-      edit(reinterpret_cast<float*>(s_piece), first_ * kWarps + s.piece);
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) v[c] = s_piece[c * ptx::kWarp + lane];
-    }
-    const Cut cut = ties_ ? Cut{low_, limit_in(v, chunk, piece_ties()[s.piece])} : s.cut;
-#pragma unroll
+    for (int c = 0; c < kChunks; ++c) s_piece[c * ptx::kWarp + lane] = load_chunk(chunk + c * ptx::kWarp);
+    if constexpr (kEdits) edit(reinterpret_cast<float*>(s_piece), first_ * kWarps + s.piece);
+    const Cut cut = ties_ ? Cut{low_, Cut::kNone} : s.cut;
+    const u64 wanted = ties_ ? piece_ties()[s.piece] : 0;
+    u64 ties = 0;
+#pragma unroll 1
     for (int c = 0; c < kChunks; ++c) {
+      const Vec16 v = s_piece[c * ptx::kWarp + lane];
       const int position = position_of_chunk(chunk + c * ptx::kWarp);
+      u64 num_ties = 0;
+      u32 key[kItems];
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) {
+        key[e] = key_of(float_of(v.x[e]));
+        num_ties += key[e] == cut.key ? 1 : 0;
+      }
+      u64 tie = 0;  // number of the next
+      if (ties_) {
+        const u64 upto = inclusive(num_ties);
+        tie = ties + upto - num_ties;
+        ties += shuffle(upto, ptx::kWarp - 1);
+      }
       u64 mass[kItems];
       u64 sum_here = 0;
 #pragma unroll
       for (int e = 0; e < kItems; ++e) {
-        const u32 key = key_of(float_of(v[c].x[e]));
-        sum_here += mass[e] = cut.keeps(key, position + e) ? mass_of_key(key) : 0;
+        const bool keeps = cut.keeps(key[e], position + e) || (key[e] == cut.key && tie++ < wanted);
+        sum_here += mass[e] = keeps ? mass_of_key(key[e]) : 0;
       }
       const u64 upto = inclusive(sum_here);
+      const u64 all = shuffle(upto, ptx::kWarp - 1);
+      if (rest >= all) {
+        rest -= all;
+        continue;
+      }
       u64 at = upto - sum_here;
+      int drawn = -1;
 #pragma unroll
       for (int e = 0; e < kItems; ++e) {
-        if (at <= rest && rest < at + mass[e]) write(p, r, position + e, float_of(v[c].x[e]), p.filtered_logprobs != 0 ? kept : total);
+        if (at <= rest && rest < at + mass[e]) drawn = e;
         at += mass[e];
       }
-      const u64 all = shuffle(upto, ptx::kWarp - 1);
-      if (rest < all) break;
-      rest -= all;
+      if (drawn < 0) break;
+      p.tokens.set(r, 0, position + drawn);
+      if (p.valid != nullptr) p.valid[r * p.valid_stride] = 1;
+      const float x = *(reinterpret_cast<const float*>(s_piece + c * ptx::kWarp + lane) + drawn);
+      if (p.logprobs.data != nullptr)
+        p.logprobs.set(r, 0, logprob_of<kProbs>(x, p.filtered_logprobs != 0 ? kept : total, temperature_, w_));
+      break;
     }
-  }
-  /// The position that ends the first `ties` entries of the bracket's value in a piece.
-  __device__ __forceinline__ int limit_in(const Vec16 (&v)[kChunks], int chunk, u32 ties) const {
-    int limit = Cut::kNone;
-    u64 before = 0;
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      u64 here = 0;
-#pragma unroll
-      for (int e = 0; e < kItems; ++e) here += key_of(float_of(v[c].x[e])) == low_ ? 1 : 0;
-      const u64 upto = inclusive(here);
-      u64 at = before + upto - here;
-#pragma unroll
-      for (int e = 0; e < kItems; ++e) {
-        if (key_of(float_of(v[c].x[e])) == low_ && ++at == ties) limit = position_of_chunk(chunk + c * ptx::kWarp) + e + 1;
-      }
-      before += shuffle(upto, ptx::kWarp - 1);
-    }
-    return static_cast<int>(ptx::max_warp(static_cast<u32>(limit - Cut::kNone))) + Cut::kNone;
-  }
-  __device__ __forceinline__ void write(const abi::SampleParams& p, i64 r, int token, float x, u64 whole) const {
-    p.tokens.set(r, 0, token);
-    if (p.valid != nullptr) p.valid[r * p.valid_stride] = 1;
-    if (p.logprobs.data != nullptr) p.logprobs.set(r, 0, logprob_of<kProbs>(x, whole, temperature_, w_));
   }
 
   static constexpr int kGroupChunks = 4;    // of the sample, side by side
