@@ -1,7 +1,8 @@
 // Top-p of a row of f32 in few passes: what run_sample() does first where it can. A sample of the row says between which values the cut
 // should lie. One pass adds up exact masses, of all and, for each piece of the row, of what lies above that bracket, and lists what is
 // inside; cut and token follow from these, and of the row one piece is read again. Logits take a pass ahead of it, for the largest, and
-// with it what all weigh, about. Rows that are odd, and cuts that lie elsewhere or among many equal entries, are left to select.cuh.
+// with it what all weigh, about. Rows that are odd, and cuts that lie elsewhere, are left to select.cuh. Bracket, cut and token:
+// nucleus_cut.cuh.
 #pragma once
 
 #include "sampling/list.cuh"
@@ -61,9 +62,13 @@ class Nucleus {
   static constexpr int kMost = kOwn - kEach;      // that it has after a tile
   static constexpr int kSampled = 5;              // chunks that a thread has of the sample
   static constexpr int kSample = kSampled * kThreads * kItems;
-  static constexpr int kLeast = 2 * kSample;   // entries of a row; shorter ones are not for this way
-  static constexpr int kLong = 14 * kThreads;  // more in the bracket, and threads' lists might not hold them
-  static constexpr u32 kEnd = 0x40000000U;     // bits of 2.0F
+  static constexpr int kLeast = 2 * kSample;                        // entries of a row; shorter ones are not for this way
+  static constexpr int kLong = 14 * kThreads;                       // more in the bracket, and threads' lists might not hold them
+  static constexpr int kGroupChunks = 4;                            // of the sample, side by side
+  static constexpr int kCoarse = 17;                                // of bits of weights, so many make a bin: 64 for a factor of 2
+  static constexpr int kAhead = 192 << 10;                          // bytes that stay in L2 while others do the same
+  static constexpr u32 kEnd = 0x40000000U;                          // bits of 2.0F
+  static constexpr int kPieces = S::kMaxTiles * kWarps / kThreads;  // of a thread, when it looks for the token's
   static constexpr float kNothing = kProbs ? 0.0F : -kInfinity;
   static constexpr int kFixed = static_cast<int>((sizeof(S) + 127) / 128 * 128);
   static constexpr int kBytes = kFixed + kRing * kTileBytes + kOwn * kThreads * 4;
@@ -199,6 +204,7 @@ class Nucleus {
     repetition_ = p.repetition.at(r);
     frequency_ = p.frequency.at(r);
     presence_ = p.presence.at(r);
+#pragma unroll 1
     for (int i = ptx::thread_idx(); i < num_edits_; i += kThreads) {
       const bool is_bias = i < num_bias_;
       const List& list = is_bias ? bias : history;
@@ -211,10 +217,12 @@ class Nucleus {
   }
   __device__ __forceinline__ float edited(float x, int i) const {
     const u32 value = own<S>().edit_value[i];
-    if (i < num_bias_) return ptx::max_number(x + float_of(value), kNothing);
-    const i32 count = static_cast<i32>(value);
-    x = x > 0.0F ? x / repetition_ : x * repetition_;
-    if (count > 0) x = ptx::fma(-frequency_, static_cast<float>(count), x) - presence_;
+    return i < num_bias_ ? ptx::max_number(x + float_of(value), kNothing)
+                         : penalised(x, static_cast<i32>(value), repetition_, frequency_, presence_);
+  }
+  static __device__ __attribute__((noinline)) float penalised(float x, i32 count, float repetition, float frequency, float presence) {
+    x = x > 0.0F ? x / repetition : x * repetition;
+    if (count > 0) x = ptx::fma(-frequency, static_cast<float>(count), x) - presence;
     return ptx::max_number(x, kNothing);
   }
   /// This warp's piece, where it lies; all lanes together.
@@ -316,175 +324,13 @@ class Nucleus {
   /// [low_, high_) becomes the keys between which the cut should lie, by the sample `x`, of `whole` that all weigh; false: they
   /// are too many. Every block of the cluster comes to the same. Only what lies below the cut is asked, as far as it goes: it varies little
   /// where a few large entries, which a sample may miss, have most.
-  __device__ __forceinline__ bool guess(const Vec16 (&x)[kSampled], float whole, float top_p) {
-    S& s = own<S>();
-    const int thread = ptx::thread_idx();
-    const int lane = ptx::lane_idx();
-    const float scale = static_cast<float>(n_) / static_cast<float>(kSample);
-    u32 origin = kEnd - (static_cast<u32>(S::kSampleBins) << kCoarse), end = kEnd;
-    int shift = kCoarse;
-    float sum_before = 0, squares_before = 0, need = 0;
-    u32 count_before = 0;
-    for (int round = 0;; ++round) {
-      reinterpret_cast<Vec16*>(s.histogram)[thread] = Vec16{};
-      ptx::sync_block();
-#pragma unroll
-      for (int i = 0; i < kSampled; ++i) {
-#pragma unroll
-        for (int e = 0; e < kItems; ++e) {
-          const u32 offset = sampled_weight(x[i].x[e]) - origin;
-          if (offset < end - origin) ptx::atomic_add_shared(s.histogram + (offset >> shift), 1);
-        }
-      }
-      ptx::sync_block();
-      const Vec16 bins = reinterpret_cast<const Vec16*>(s.histogram)[thread];
-      const u32 bin = static_cast<u32>(thread) * 4;
-      float weight[4];
-      float sum = 0, squares = 0;
-      u32 count = 0;
-#pragma unroll
-      for (u32 i = 0; i < 4; ++i) {
-        weight[i] = float_of(origin + ((bin + i) << shift) + (1U << shift) / 2);
-        const float mass = static_cast<float>(bins.x[i]) * weight[i];
-        sum += mass;
-        squares += mass * weight[i];
-        count += bins.x[i];
-      }
-      float sums = sum, all_squares = squares;
-      u32 counts = count;
-#pragma unroll
-      for (int distance = 1; distance < ptx::kWarp; distance *= 2) {
-        const int from = max(lane - distance, 0);
-        const float a = ptx::shuffle(sums, from), b = ptx::shuffle(all_squares, from);
-        const u32 c = ptx::shuffle(counts, from);
-        if (lane >= distance) {
-          sums += a;
-          all_squares += b;
-          counts += c;
-        }
-      }
-      if (lane == ptx::kWarp - 1) {
-        s.sample_sum[warp_] = sums;
-        s.sample_squares[warp_] = all_squares;
-        s.sample_count[warp_] = counts;
-      }
-      ptx::sync_block();
-      // A thread ends with the very number that the next begins with.
-      float base = sum_before, base_squares = squares_before, whole_sum = 0, whole_squares = 0;
-      u32 before_count = count_before + counts - count, whole_count = count_before;
-#pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        if (w < warp_) {
-          base += s.sample_sum[w];
-          base_squares += s.sample_squares[w];
-          before_count += s.sample_count[w];
-        }
-        whole_sum += s.sample_sum[w];
-        whole_squares += s.sample_squares[w];
-        whole_count += s.sample_count[w];
-      }
-      const float previous = ptx::shuffle(sums, max(lane - 1, 0)), previous_squares = ptx::shuffle(all_squares, max(lane - 1, 0));
-      float before = lane == 0 ? base : base + previous, before_squares = lane == 0 ? base_squares : base_squares + previous_squares;
-      if (round == 0) {
-        const float expected = whole / scale;  // probabilities add up to 1, unless the sample is sure of more
-        need = (1.0F - top_p) * (kProbs && whole_sum - 4.0F * sqrt(whole_squares) > 1.1F * expected ? whole_sum : expected);
-      }
-      // Where the sum reaches what is needed, were it by four standard deviations more, and less, than it is; and by what eight entries
-      // have, that the sample may have missed.
-      const float slack = 0.004F * need;
-      float margin = slack + 4.0F * sqrt(before_squares);
-      bool may = before + (margin + 8.0F * float_of(origin + ((max(bin, 1U) - 1U) << shift) + (1U << shift) / 2)) >= need;
-      bool must = before - margin >= need;
-      u32 low_at = 0xffffffffU,
-          high_at = 0;  // the first bin that may be, the last that must be, each with what is counted before or with it
-      float low_sum = 0, low_squares = 0;
-#pragma unroll
-      for (u32 i = 0; i < 4; ++i) {
-        const float mass = static_cast<float>(bins.x[i]) * weight[i];
-        const float after = i == 3 ? base + sums : before + mass;
-        const float after_squares = i == 3 ? base_squares + all_squares : before_squares + mass * weight[i];
-        margin = slack + 4.0F * sqrt(after_squares);
-        const bool may_after = after + (margin + 8.0F * weight[i]) >= need, must_after = after - margin >= need;
-        if (may_after && (!may || bin + i == 0) && low_at == 0xffffffffU) {
-          low_at = (bin + i) << 16 | before_count;
-          low_sum = before;
-          low_squares = before_squares;
-        }
-        before_count += bins.x[i];
-        if (must_after && !must) high_at = (bin + i + 1) << 16 | before_count;
-        before = after;
-        before_squares = after_squares;
-        may = may_after;
-        must = must_after;
-      }
-      const u32 warp_low = ~ptx::max_warp(~low_at), warp_high = ptx::max_warp(high_at);
-      if (lane == 0) {
-        s.sample_low[warp_] = warp_low;
-        s.sample_high[warp_] = warp_high;
-      }
-      ptx::sync_block();
-      const u32 first = ~ptx::max_warp(lane < kWarps ? ~s.sample_low[lane] : 0),
-                last = ptx::max_warp(lane < kWarps ? s.sample_high[lane] : 0);
-      if (first == 0xffffffffU) return false;
-      if (first == low_at) {
-        s.low_sum = low_sum;
-        s.low_squares = low_squares;
-      }
-      const u32 low = first >> 16 == 0 && round == 0 ? 1U : origin + ((first >> 16) << shift);
-      const u32 high = last == 0 ? end : origin + ((last >> 16) << shift);
-      const float expected = scale * static_cast<float>((last == 0 ? whole_count : last & 0xffffU) - (first & 0xffffU));
-      if (expected <= static_cast<float>(kLong)) {
-        low_ = key_of_weight(low, -4e-7F);
-        high_ = high >= kEnd ? (kProbs ? kEnd | 0x80000000U : abi::kKeyOfInf) : key_of_weight(high, 4e-7F);
-        clear_for_pass();
-        return low_ < high_;
-      }
-      if (one_value(x, low, high)) {
-        clear_for_pass();
-        return true;
-      }
-      if (shift == 0 || round == 2) return false;
-      sum_before = s.low_sum;
-      squares_before = s.low_squares;
-      count_before = first & 0xffffU;
-      origin = low;
-      end = high;
-      shift = max(32 - ptx::leading_zeros(end - origin - 1) - 11, 0);
-      ptx::sync_block();
-    }
-  }
+  __device__ __forceinline__ bool guess(const Vec16 (&x)[kSampled], float whole, float top_p);
   /// Bits of the weight of a sampled entry; of logits near it.
   __device__ __forceinline__ u32 sampled_weight(u32 bits) const {
     return kProbs ? bits : bits_of(ptx::ex2((float_of(bits) - w_.max) * w_.scale));
   }
   /// Whether all sampled entries with weights in [low, high) are of one value: then the bracket is that.
-  __device__ __forceinline__ bool one_value(const Vec16 (&x)[kSampled], u32 low, u32 high) {
-    S& s = own<S>();
-    u32 least = 0xffffffffU, most = 0;
-#pragma unroll
-    for (int i = 0; i < kSampled; ++i) {
-#pragma unroll
-      for (int e = 0; e < kItems; ++e) {
-        if (sampled_weight(x[i].x[e]) - low >= high - low) continue;
-        const u32 key = key_of(float_of(x[i].x[e]));
-        least = min(least, key);
-        most = max(most, key);
-      }
-    }
-    const u32 lowest = ~ptx::max_warp(~least), highest = ptx::max_warp(most);
-    ptx::sync_block();
-    if (ptx::lane_idx() == 0) {
-      s.sample_low[warp_] = lowest;
-      s.sample_high[warp_] = highest;
-    }
-    ptx::sync_block();
-    least = ~ptx::max_warp(ptx::lane_idx() < kWarps ? ~s.sample_low[ptx::lane_idx()] : 0);
-    most = ptx::max_warp(ptx::lane_idx() < kWarps ? s.sample_high[ptx::lane_idx()] : 0);
-    ties_ = least == most;
-    low_ = least;
-    high_ = least + 1;
-    return ties_;
-  }
+  __device__ __forceinline__ bool one_value(const Vec16 (&x)[kSampled], u32 low, u32 high);
   /// The key of a weight given by its bits; of logits near it.
   __device__ __forceinline__ u32 key_of_weight(u32 bits, float slack) const {
     if constexpr (kProbs) return bits | 0x80000000U;
@@ -515,7 +361,7 @@ class Nucleus {
     S& s = own<S>();
     const float from = value_of(low_), beyond = value_of(high_);
     const bool negative = !kProbs && low_ < 0x80000000U;  // then bits go down where values go up
-    index_bits_ = 32 - ptx::leading_zeros(static_cast<u32>(count_ * kEach - 1));
+    index_bits_ = 32 - ptx::leading_zeros(static_cast<u32>(max(count_, 1) * kEach - 1));
     exact_ = (high_ - low_ - 1) >> (32 - index_bits_) == 0 && (kProbs || low_ > 0x80000000U || high_ <= 0x80000000U);
     const u32 step = 1U << index_bits_;
     const u32 factor = !exact_ ? 0U : negative ? 0U - step : step;
@@ -690,222 +536,17 @@ class Nucleus {
 
   // ---- the cut and the draw
 
-  __device__ __forceinline__ bool decide(const abi::SampleParams& p, i64 r, float top_p) {
-    const int lane = ptx::lane_idx();
-    u64 total = 0, above = 0;
-    u32 odd = 0;
-#pragma unroll 1
-    for (int b = 0; b < size_; ++b) {
-      const S& other = block(b);
-      total += lane < kWarps ? other.warp_total[lane] : 0;
-      above += lane < kWarps ? other.warp_above[lane] : 0;
-      odd |= other.odd;
-    }
-    total = warp_sum(total);
-    above = warp_sum(above);
-    if (odd != 0 || (kProbs && total < static_cast<u64>(n_) << 23)) return false;  // else the largest has 2^-20
-    const u64 need = mass_needed(total, top_p);
-    if (need <= above || !(ties_ ? cut_ties(need, above) : cut_listed(need, above))) return false;
-    draw(p, r, total);
-    return true;
-  }
+  /// After the pass, where all blocks' sums are there. False: the row is not for this way.
+  __device__ __forceinline__ bool decide(const abi::SampleParams& p, i64 r, float top_p);
 
-  static constexpr int kPieces = S::kMaxTiles * kWarps / kThreads;  // of a thread, when it looks for the token's
+  /// The masses of pieces become those of what the cut keeps, whose sum goes to s.kept. False: the cut is not in the bracket, or among too
+  /// many.
+  __device__ __forceinline__ bool cut_ties(u64 need, u64 above) const;
 
-  /// The cut is among entries of one value.
-  __device__ __forceinline__ bool cut_ties(u64 need, u64 above) const {
-    S& s = own<S>();
-    const int thread = ptx::thread_idx();
-    const u64 each = mass_of_key(low_);
-    const u64 wanted = each == 0 ? ~u64{0} : (need - above + each - 1) / each;
-    u64 before = 0, all = 0;
-#pragma unroll 1
-    for (int b = 0; b < size_; ++b) {
-      const u64 ties = ptx::sum_warp(ptx::lane_idx() < kWarps ? block(b).warp_ties[ptx::lane_idx()] : 0);
-      before += b < ptx::cluster_rank() ? ties : 0;
-      all += ties;
-    }
-    if (wanted > all) return false;
-    u64 ties[kPieces];
-    u64 here = 0;
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int piece = thread * kPieces + i;
-      here += ties[i] = piece < count_ * kWarps ? piece_ties()[piece] : 0;
-    }
-    before += block_scan(here).before;
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int piece = thread * kPieces + i;
-      const u64 kept = min(ties[i], wanted - min(wanted, before));
-      before += ties[i];
-      if (piece >= count_ * kWarps) continue;
-      piece_ties()[piece] = static_cast<u32>(kept);
-      add_shared(s.piece_mass + 2 * piece, kept * each);
-    }
-    if (thread == 0) s.kept = above + wanted * each;
-    ptx::sync_block();
-    return true;
-  }
-
-  __device__ __forceinline__ bool cut_listed(u64 need, u64 above) const {
-    S& s = own<S>();
-    const int thread = ptx::thread_idx();
-    const auto bins = merged_bins<S>();
-    if (need > above + bins.total) return false;
-    const FoundBin found = search_bins<S>(bins, need - above);
-    const u64 left = need - above - found.above;
-    Few& own_few = *reinterpret_cast<Few*>(ring());
-    for_list([&](const auto& key, const auto& index, const auto& there) {
-      int piece[kBatch];
-      bool kept[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int bin = there[i] ? bin_of(key[i]) : -1;
-        kept[i] = bin > found.bin;
-        piece[i] = kept[i] ? index[i] / kEach * kWarps + warp_ : 0;
-        if (bin != found.bin) continue;
-        const u32 at = ptx::atomic_add_shared(&s.num_few, 1);
-        if (at >= static_cast<u32>(Few::kMost)) continue;
-        own_few.key[at] = key[i];
-        own_few.position[at] = position_of(index[i]);
-      }
-      add(s.piece_mass, piece, key, kept);
-    });
-    sync_row();
-    int count = 0, from = 0, place = thread;
-#pragma unroll 1
-    for (int b = 0; b < size_; ++b) {
-      const int num = static_cast<int>(block(b).num_few);
-      if (thread >= count && thread < count + num) {
-        from = b;
-        place = thread - count;
-      }
-      count += num;
-    }
-    if (count > Few::kMost) return false;
-    if (thread < count) {
-      const Few& other = few(from);
-      own_few.all_key[thread] = other.key[place];
-      own_few.all_position[thread] = other.position[place];
-      own_few.all_mass[thread] = mass_of_key(own_few.all_key[thread]);
-    }
-    ptx::sync_block();
-    if (thread < count) {
-      const u32 key = own_few.all_key[thread];
-      const i32 position = own_few.all_position[thread];
-      u64 before = 0;
-#pragma unroll 1
-      for (int i = 0; i < count; ++i)
-        before +=
-            (own_few.all_key[i] > key) | ((own_few.all_key[i] == key) & (own_few.all_position[i] < position)) ? own_few.all_mass[i] : 0;
-      const u64 after = before + own_few.all_mass[thread];
-      if (before < left && after >= left) {
-        s.cut = {key, position + 1};
-        s.kept = need - left + after;
-      }
-      const int piece = (position + lead_) / kPiece - first_ * kWarps;
-      if (before < left && piece >= 0 && piece < count_ * kWarps) add_shared(s.piece_mass + 2 * piece, own_few.all_mass[thread]);
-    }
-    ptx::sync_block();
-    return true;
-  }
+  __device__ __forceinline__ bool cut_listed(u64 need, u64 above) const;
 
   /// The token, by the masses of pieces of what is kept.
-  __device__ __forceinline__ void draw(const abi::SampleParams& p, i64 r, u64 total) const {
-    S& s = own<S>();
-    const int thread = ptx::thread_idx();
-    const int lane = ptx::lane_idx();
-    const u64 kept = s.kept;
-    u64 pieces[kPieces];
-    u64 sum = 0;
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const int piece = thread * kPieces + i;
-      sum += pieces[i] = piece < count_ * kWarps ? read_pair(s.piece_mass + 2 * piece) : 0;
-    }
-    const Scan scan = block_scan(sum);
-    u64 chosen = abi::multiply_high(p.random.bits(r, static_cast<u32>(abi::Purpose::token)), kept);
-    if (size_ > 1) {
-      if (thread == 0) s.block_kept = scan.total;
-      sync_row();
-#pragma unroll 1
-      for (int b = 0; b < ptx::cluster_rank(); ++b) chosen -= block(b).block_kept;
-      sync_row();  // and nobody reads another's memory any more
-      if (chosen >= scan.total) return;
-    }
-    u64 before = scan.before;
-    if (before <= chosen && chosen < before + sum) {
-#pragma unroll
-      for (int i = 0; i < kPieces; ++i) {
-        if (before <= chosen && chosen < before + pieces[i]) {
-          s.piece = thread * kPieces + i;
-          s.left = chosen - before;
-        }
-        before += pieces[i];
-      }
-    }
-    ptx::sync_block();
-    if (warp_ != 0) return;
-    const int chunk = (first_ * kWarps + s.piece) * kChunks * ptx::kWarp + lane;
-    u64 rest = s.left;
-    Vec16* s_piece = slot(0);
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) s_piece[c * ptx::kWarp + lane] = load_chunk(chunk + c * ptx::kWarp);
-    if constexpr (kEdits) edit(reinterpret_cast<float*>(s_piece), first_ * kWarps + s.piece);
-    const Cut cut = ties_ ? Cut{low_, Cut::kNone} : s.cut;
-    const u64 wanted = ties_ ? piece_ties()[s.piece] : 0;
-    u64 ties = 0;
-#pragma unroll 1
-    for (int c = 0; c < kChunks; ++c) {
-      const Vec16 v = s_piece[c * ptx::kWarp + lane];
-      const int position = position_of_chunk(chunk + c * ptx::kWarp);
-      u64 num_ties = 0;
-      u32 key[kItems];
-#pragma unroll
-      for (int e = 0; e < kItems; ++e) {
-        key[e] = key_of(float_of(v.x[e]));
-        num_ties += key[e] == cut.key ? 1 : 0;
-      }
-      u64 tie = 0;  // number of the next
-      if (ties_) {
-        const u64 upto = inclusive(num_ties);
-        tie = ties + upto - num_ties;
-        ties += shuffle(upto, ptx::kWarp - 1);
-      }
-      u64 mass[kItems];
-      u64 sum_here = 0;
-#pragma unroll
-      for (int e = 0; e < kItems; ++e) {
-        const bool keeps = cut.keeps(key[e], position + e) || (key[e] == cut.key && tie++ < wanted);
-        sum_here += mass[e] = keeps ? mass_of_key(key[e]) : 0;
-      }
-      const u64 upto = inclusive(sum_here);
-      const u64 all = shuffle(upto, ptx::kWarp - 1);
-      if (rest >= all) {
-        rest -= all;
-        continue;
-      }
-      u64 at = upto - sum_here;
-      int drawn = -1;
-#pragma unroll
-      for (int e = 0; e < kItems; ++e) {
-        if (at <= rest && rest < at + mass[e]) drawn = e;
-        at += mass[e];
-      }
-      if (drawn < 0) break;
-      p.tokens.set(r, 0, position + drawn);
-      if (p.valid != nullptr) p.valid[r * p.valid_stride] = 1;
-      const float x = *(reinterpret_cast<const float*>(s_piece + c * ptx::kWarp + lane) + drawn);
-      if (p.logprobs.data != nullptr)
-        p.logprobs.set(r, 0, logprob_of<kProbs>(x, p.filtered_logprobs != 0 ? kept : total, temperature_, w_));
-      break;
-    }
-  }
-
-  static constexpr int kGroupChunks = 4;    // of the sample, side by side
-  static constexpr int kCoarse = 17;        // 64 bins for a factor of 2
-  static constexpr int kAhead = 192 << 10;  // bytes that stay in L2 while others do the same
+  __device__ __forceinline__ void draw(const abi::SampleParams& p, i64 r, u64 total) const;
 
   int n_, lead_, size_, num_tiles_, first_, count_, warp_;
   const u8* from_;

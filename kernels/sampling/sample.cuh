@@ -2,7 +2,7 @@
 // (select.cuh), then the tile and in it the entry that the random number chooses, or each entry is written.
 #pragma once
 
-#include "sampling/nucleus.cuh"
+#include "sampling/nucleus_cut.cuh"
 #include "sampling/select.cuh"
 
 namespace girih::sampling {
