@@ -94,9 +94,9 @@ TEST(SamplingNucleus, EveryKindOfRow) {
 }
 
 /// Rows that sampling meets: Gaussian logits, a few tokens with nearly all, one with all, a long tail, most of them nothing, all nearly or
-/// quite the same, two values; not a multiple of a chunk long, so that rows lie at every address.
+/// quite the same, two values, a few dozen; not a multiple of a chunk long, so that rows lie at every address.
 TEST(SamplingNucleus, UsualRowsTakeOnePass) {
-  constexpr std::int64_t kVocab = 50002, kRows = 8;
+  constexpr std::int64_t kVocab = 50002, kRows = 9;
   Rows<float> rows(kRows, kVocab);
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
@@ -110,6 +110,7 @@ TEST(SamplingNucleus, UsualRowsTakeOnePass) {
     rows.set(5, i, 0.1F * static_cast<float>(random() % 4096) / 4096);
     rows.set(6, i, 0.5F);
     rows.set(7, i, random() % 3 == 0 ? 1.0F : -1.0F);
+    rows.set(8, i, std::round(x * 8) / 8);
   }
   Rows<float> probs = as_probs(rows);
   SampleArgs args;
@@ -124,6 +125,40 @@ TEST(SamplingNucleus, UsualRowsTakeOnePass) {
       const std::vector<std::int32_t> tokens = run(kernel, args, step % 3 == 2 ? 2 : 1, step % 3 == 1 ? 4 : 0);
       for (std::size_t r = 0; r < tokens.size(); ++r) EXPECT_NE(-1, tokens[r]) << "row " << r << ", top-p " << top_p << " step " << step;
     }
+  }
+}
+
+/// Rows of any spread, place and grain, with some large entries: whichever way blocks go, they agree, and come to the CPU's token.
+TEST(SamplingNucleus, RandomRows) {
+  constexpr std::int64_t kRows = 3;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (int turn = 0; turn < 16; ++turn) {
+    const std::int64_t vocab = 20480 + random() % 40000;
+    const float spread = std::exp(normal(random)), middle = turn % 3 == 0 ? 0.0F : 20 * normal(random),
+                grain = turn % 4 == 0 ? 0.05F : 0.0F;
+    Rows<float> rows(kRows, vocab, random() % 4);
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (std::int64_t i = 0; i < vocab; ++i) {
+        const float x = spread * normal(random) + middle;
+        rows.set(r, i, grain > 0 ? std::round(x / grain) * grain : x);
+      }
+      for (std::int64_t i = 0; i < 8 * r; ++i)
+        rows.set(r, static_cast<std::int64_t>(random()) % vocab, middle + 5 * spread + std::fabs(normal(random)));
+    }
+    Rows<float> probs = as_probs(rows);
+    SampleArgs args;
+    args.top_p = 1.0F - std::exp(-0.3F - 6 * std::fabs(normal(random)));
+    args.random = {.seed = turn, .offset = 1};
+    const int cluster = 1 << turn % 4;
+    args.kind = SampleInput::probs;
+    args.input = probs.view();
+    run(this_way<true, false>, args, cluster, random() % 3);
+    args.kind = SampleInput::logits;
+    args.input = rows.view();
+    args.temperature = 0.5F + 0.1F * static_cast<float>(random() % 10);
+    run(this_way<false, false>, args, cluster, random() % 3);
+    if (testing::Test::HasFailure()) FAIL() << "turn " << turn;
   }
 }
 

@@ -117,7 +117,7 @@ class Nucleus {
   __device__ __forceinline__ u32* list() const {
     return reinterpret_cast<u32*>(ptx::shared_memory() + kFixed + kRing * kTileBytes) + ptx::thread_idx();
   }
-  __device__ __forceinline__ u32* piece_ties() const { return list() - ptx::thread_idx(); }
+  static __device__ __forceinline__ u32* piece_ties() { return own<S>().histogram; }
   __device__ __forceinline__ Few& few(int rank) const {
     Few* s_few = reinterpret_cast<Few*>(ring());
     return size_ == 1 ? *s_few : *ptx::in_block(s_few, rank);
@@ -355,7 +355,7 @@ class Nucleus {
 
   // ---- the pass
 
-  /// kTies: what is inside is of one value, and is counted, by pieces, where the list would be.
+  /// kTies: what is inside is of one value, and is counted, by pieces, where the histogram would be.
   template <bool kTies>
   __device__ __forceinline__ void pass() {
     S& s = own<S>();
@@ -543,7 +543,9 @@ class Nucleus {
   /// many.
   __device__ __forceinline__ bool cut_ties(u64 need, u64 above) const;
 
-  __device__ __forceinline__ bool cut_listed(u64 need, u64 above) const;
+  __device__ __forceinline__ bool cut_listed(u64 need, u64 above);
+  /// Whether all that is listed in a bin is of one key: then it is counted by pieces.
+  __device__ __forceinline__ bool one_key(int bin);
 
   /// The token, by the masses of pieces of what is kept.
   __device__ __forceinline__ void draw(const abi::SampleParams& p, i64 r, u64 total) const;
@@ -557,7 +559,8 @@ class Nucleus {
   u32 low_ = 0, high_ = 0;
   int index_bits_ = 0;
   bool exact_ = false;
-  bool ties_ = false;  // the bracket is one value
+  bool ties_ = false;  // the cut is among entries of one value, whose key is
+  u32 tie_key_ = 0;
   int num_listed_ = 0;
 };
 

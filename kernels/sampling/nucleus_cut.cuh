@@ -168,7 +168,7 @@ __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::one_value(const Vec16 (
   least = ~ptx::max_warp(ptx::lane_idx() < kWarps ? ~s.sample_low[ptx::lane_idx()] : 0);
   most = ptx::max_warp(ptx::lane_idx() < kWarps ? s.sample_high[ptx::lane_idx()] : 0);
   ties_ = least == most;
-  low_ = least;
+  low_ = tie_key_ = least;
   high_ = least + 1;
   return ties_;
 }
@@ -198,7 +198,7 @@ template <bool kProbs, bool kEdits>
 __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::cut_ties(u64 need, u64 above) const {
   S& s = own<S>();
   const int thread = ptx::thread_idx();
-  const u64 each = mass_of_key(low_);
+  const u64 each = mass_of_key(tie_key_);
   const u64 wanted = each == 0 ? ~u64{0} : (need - above + each - 1) / each;
   u64 before = 0, all = 0;
 #pragma unroll 1
@@ -231,7 +231,52 @@ __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::cut_ties(u64 need, u64 
 }
 
 template <bool kProbs, bool kEdits>
-__device__ __forceinline__ bool Nucleus<kProbs, kEdits>::cut_listed(u64 need, u64 above) const {
+__device__ __forceinline__ bool Nucleus<kProbs, kEdits>::one_key(int bin) {
+  S& s = own<S>();
+  const int lane = ptx::lane_idx();
+  u32 least = 0xffffffffU, most = 0, ties = 0;
+  for_list([&](const auto& key, const auto&, const auto& there) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (!there[i] || bin_of(key[i]) != bin) continue;
+      least = min(least, key[i]);
+      most = max(most, key[i]);
+      ++ties;
+    }
+  });
+  least = ~ptx::max_warp(~least);
+  most = ptx::max_warp(most);
+  ties = ptx::sum_warp(ties);
+  if (lane == 0) {
+    s.sample_low[warp_] = least;
+    s.sample_high[warp_] = most;
+    s.warp_ties[warp_] = ties;
+  }
+  sync_row();
+#pragma unroll 1
+  for (int b = 0; b < size_; ++b) {
+    least = min(least, lane < kWarps ? block(b).sample_low[lane] : least);
+    most = max(most, lane < kWarps ? block(b).sample_high[lane] : most);
+  }
+  least = ~ptx::max_warp(~least);
+  most = ptx::max_warp(most);
+  ties_ = least == most;
+  tie_key_ = least;
+  if (!ties_) return false;
+  reinterpret_cast<Vec16*>(s.histogram)[ptx::thread_idx()] = Vec16{};
+  ptx::sync_block();
+  for_list([&](const auto& key, const auto& index, const auto& there) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (there[i] && key[i] == least) ptx::atomic_add_shared(piece_ties() + index[i] / kEach * kWarps + warp_, 1);
+    }
+  });
+  ptx::sync_block();
+  return true;
+}
+
+template <bool kProbs, bool kEdits>
+__device__ __forceinline__ bool Nucleus<kProbs, kEdits>::cut_listed(u64 need, u64 above) {
   S& s = own<S>();
   const int thread = ptx::thread_idx();
   const auto bins = merged_bins<S>();
@@ -266,7 +311,7 @@ __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::cut_listed(u64 need, u6
     }
     count += num;
   }
-  if (count > Few::kMost) return false;
+  if (count > Few::kMost) return one_key(found.bin) && cut_ties(need, above + found.above);
   if (thread < count) {
     const Few& other = few(from);
     own_few.all_key[thread] = other.key[place];
@@ -335,7 +380,7 @@ __device__ __forceinline__ void Nucleus<kProbs, kEdits>::draw(const abi::SampleP
 #pragma unroll
   for (int c = 0; c < kChunks; ++c) s_piece[c * ptx::kWarp + lane] = load_chunk(chunk + c * ptx::kWarp);
   if constexpr (kEdits) edit(reinterpret_cast<float*>(s_piece), first_ * kWarps + s.piece);
-  const Cut cut = ties_ ? Cut{low_, Cut::kNone} : s.cut;
+  const Cut cut = ties_ ? Cut{tie_key_, Cut::kNone} : s.cut;
   const u64 wanted = ties_ ? piece_ties()[s.piece] : 0;
   u64 ties = 0;
 #pragma unroll 1
