@@ -150,13 +150,13 @@ class Nucleus {
   }
 
   __device__ __forceinline__ Vec16* slot(int number) const {
-    return reinterpret_cast<Vec16*>(ring() + number % kRing * kTileBytes) + warp_ * kChunks * ptx::kWarp;
+    return reinterpret_cast<Vec16*>(ring() + number * kTileBytes) + warp_ * kChunks * ptx::kWarp;
   }
-  /// Asks for the tile that is the pass's `number`-th; backward: so that L2 has part of them still.
-  __device__ __forceinline__ void load_tile(int number, bool backward) const {
+  /// Asks for the tile that is the pass's `number`-th, into a slot; backward: so that L2 has part of them still.
+  __device__ __forceinline__ void load_tile(int number, Vec16* s_slot, bool backward) const {
     const int tile = backward ? count_ - 1 - number : number;
     const int chunk = chunk_of(tile);
-    Vec16* s_to = slot(number) + ptx::lane_idx();
+    Vec16* s_to = s_slot + ptx::lane_idx();
     const int begin = (first_ + tile) * kTile - lead_;
     if (begin >= 0 && begin + kTile <= n_) {
       const u8* g_from = from_ + static_cast<i64>(chunk) * kChunkBytes;
@@ -170,7 +170,7 @@ class Nucleus {
   __device__ __forceinline__ void start_pass(bool backward) const {
 #pragma unroll
     for (int i = 0; i < kRing - 1; ++i) {
-      if (i < count_) load_tile(i, backward);
+      if (i < count_) load_tile(i, slot(i), backward);
       ptx::cp_async_commit();
     }
   }
@@ -178,14 +178,17 @@ class Nucleus {
   template <typename F>
   __device__ __forceinline__ bool each_tile(bool backward, F f) const {
     bool odd = false;
+    int now = 0, next = kRing - 1;  // slots
 #pragma unroll 1
     for (int i = 0; i < count_; ++i) {
-      if (i + kRing - 1 < count_) load_tile(i + kRing - 1, backward);
+      if (i + kRing - 1 < count_) load_tile(i + kRing - 1, slot(next), backward);
       ptx::cp_async_commit();
       ptx::cp_async_wait<kRing - 1>();
       const int tile = backward ? count_ - 1 - i : i;
-      if constexpr (kEdits) odd |= edit(reinterpret_cast<float*>(slot(i)), (first_ + tile) * kWarps + warp_);
-      f(tile, slot(i) + ptx::lane_idx());
+      if constexpr (kEdits) odd |= edit(reinterpret_cast<float*>(slot(now)), (first_ + tile) * kWarps + warp_);
+      f(tile, slot(now) + ptx::lane_idx());
+      now = now == kRing - 1 ? 0 : now + 1;
+      next = next == kRing - 1 ? 0 : next + 1;
     }
     return odd;
   }
