@@ -58,6 +58,16 @@ __device__ __forceinline__ float min_or_nan(float a, float b) {
   return a < b || a != a ? a : b;
 #endif
 }
+/// The larger of two; NaN where one is.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
 /// The larger of two; of a NaN and a number, the number.
 __device__ __forceinline__ float max_number(float a, float b) {
   float y;
@@ -74,6 +84,12 @@ __device__ __forceinline__ float min_number(float a, float b) {
 __device__ __forceinline__ float add_toward_zero(float a, float b) {
   float y;
   asm("add.rz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+/// a * b + c >= 0, rounded down; subnormal results are not flushed.
+__device__ __forceinline__ float fma_toward_zero(float a, float b, float c) {
+  float y;
+  asm("fma.rz.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
   return y;
 }
 /// The larger of a and |b|; NaN where one is.

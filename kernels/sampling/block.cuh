@@ -9,6 +9,7 @@ namespace girih::sampling {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / ptx::kWarp;
+constexpr int kChunkBytes = 16;  // that a lane takes at a time
 
 /// All threads that share a row: of the cluster.
 __device__ __forceinline__ void sync_row() {

@@ -203,6 +203,75 @@ __device__ __attribute__((noinline)) Bin find_bin(u64 need) {
   return found;
 }
 
+/// Over the lanes up to this one.
+__device__ __forceinline__ u64 inclusive(u64 value) {
+#pragma unroll
+  for (int distance = 1; distance < ptx::kWarp; distance *= 2) {
+    const u64 other = shuffle(value, max(ptx::lane_idx() - distance, 0));
+    if (ptx::lane_idx() >= distance) value += other;
+  }
+  return value;
+}
+
+/// The histograms of all blocks of a cluster, a thread's two bins from the top, with what the warps before this one, it and all have.
+struct MergedBins {
+  u64 bins[2];
+  u64 before;
+  u64 here;
+  u64 total;
+};
+template <typename S>
+__device__ __attribute__((noinline)) MergedBins merged_bins() {
+  static_assert(S::kBinsEach == 2);  // one access has both
+  S& s = own<S>();
+  const int size = ptx::cluster_size();
+  MergedBins b{};
+#pragma unroll 4
+  for (int i = 0; i < size; ++i) {
+    const S& from = size == 1 ? s : *ptx::in_block(&s, ptx::cluster_rank() ^ i);  // not all of the same at once
+    const Vec16 two = *reinterpret_cast<const Vec16*>(from.histogram + 2 * (S::kBins - 2 - ptx::thread_idx() * S::kBinsEach));
+    b.bins[0] += static_cast<u64>(two.x[3]) << 32 | two.x[2];
+    b.bins[1] += static_cast<u64>(two.x[1]) << 32 | two.x[0];
+  }
+  b.here = warp_sum(b.bins[0] + b.bins[1]);
+  const int warp = ptx::thread_idx() / ptx::kWarp;
+  const int lane = ptx::lane_idx();
+  if (lane == 0) s.scratch[warp] = b.here;
+  ptx::sync_block();
+  const u64 other = lane < kWarps ? s.scratch[lane] : 0;
+  b.before = warp_sum(lane < warp ? other : 0);
+  b.total = warp_sum(other);
+  return b;
+}
+
+/// Where the running sum from the top reaches `need` >= 1.
+struct FoundBin {
+  int bin;  // -1: all amount to less
+  u64 above;
+  u64 amount;
+};
+template <typename S>
+__device__ __attribute__((noinline)) FoundBin search_bins(MergedBins b, u64 need) {
+  S& s = own<S>();
+  if (b.total < need) return {-1, b.total, 0};
+  if (b.before < need && need <= b.before + b.here) {
+    u64 before = b.before + inclusive(b.bins[0] + b.bins[1]) - b.bins[0] - b.bins[1];
+#pragma unroll
+    for (int i = 0; i < S::kBinsEach; ++i) {
+      if (before < need && before + b.bins[i] >= need) {
+        s.bin = S::kBins - 1 - ptx::thread_idx() * S::kBinsEach - i;
+        s.above = before;
+        s.amount = b.bins[i];
+      }
+      before += b.bins[i];
+    }
+  }
+  ptx::sync_block();
+  const FoundBin found{s.bin, s.above, s.amount};
+  ptx::sync_block();
+  return found;
+}
+
 /// Amount of a list entry: its mass, or 1. Entries with key 0 count for nothing.
 template <bool kProbs>
 __device__ __forceinline__ u64 amount_of(u32 key, bool by_mass, const Weighting& w) {

@@ -408,25 +408,9 @@ struct Resident {
 
   // ---- cuts
 
-  /// The histograms of all blocks, a thread's bins from the top, with what the warps before this one, it and all have.
-  struct Bins {
-    u64 bins[S::kBinsEach];
-    u64 before;
-    u64 here;
-    u64 total;
-  };
-  struct Bin {
-    int bin;  // -1: all amount to less
-    u64 above;
-    u64 amount;
-  };
-  static __device__ __attribute__((noinline)) Bins merged();
-  /// Where the running sum from the top reaches `need` >= 1.
-  static __device__ __attribute__((noinline)) Bin search(Bins b, u64 need);
-
   /// Histogram of the sample: of keys in [low, high], or of the bits of weights with their masses.
   template <bool kMass>
-  __device__ __forceinline__ Bins sampled(u32 low, u32 high, int shift);
+  __device__ __forceinline__ MergedBins sampled(u32 low, u32 high, int shift);
 
   /// Keys between which the first `count` of the order should end.
   __device__ __forceinline__ void bracket_by_count(u64 count, u32& low, u32& high);
@@ -452,16 +436,6 @@ struct Resident {
   /// The same among entries of one value, many of them.
   template <bool kMass>
   __device__ __forceinline__ Cut cut_ties(u32 low, u32 high, u64 need);
-
-  /// Over the lanes up to this one.
-  static __device__ __forceinline__ u64 inclusive(u64 value) {
-#pragma unroll
-    for (int distance = 1; distance < ptx::kWarp; distance *= 2) {
-      const u64 other = shuffle(value, max(ptx::lane_idx() - distance, 0));
-      if (ptx::lane_idx() >= distance) value += other;
-    }
-    return value;
-  }
 
   /// What keeps the first entries of those that the floor keeps: `count` of them, or (kMass) the part p of their mass (of `whole`, where
   /// that is not 0). `few`: the floor keeps few entries.

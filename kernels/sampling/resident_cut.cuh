@@ -8,54 +8,8 @@
 namespace girih::sampling {
 
 template <typename T, bool kProbs>
-__device__ __attribute__((noinline)) typename Resident<T, kProbs>::Bins Resident<T, kProbs>::merged() {
-  static_assert(S::kBinsEach == 2);  // one access has both
-  S& s = own<S>();
-  const int size = ptx::cluster_size();
-  Bins b{};
-#pragma unroll 4
-  for (int i = 0; i < size; ++i) {
-    const S& from = size == 1 ? s : *ptx::in_block(&s, ptx::cluster_rank() ^ i);  // not all of the same at once
-    const Vec16 two = *reinterpret_cast<const Vec16*>(from.histogram + 2 * (S::kBins - 2 - ptx::thread_idx() * S::kBinsEach));
-    b.bins[0] += static_cast<u64>(two.x[3]) << 32 | two.x[2];
-    b.bins[1] += static_cast<u64>(two.x[1]) << 32 | two.x[0];
-  }
-  b.here = warp_sum(b.bins[0] + b.bins[1]);
-  const int warp = ptx::thread_idx() / ptx::kWarp;
-  const int lane = ptx::lane_idx();
-  if (lane == 0) s.scratch[warp] = b.here;
-  ptx::sync_block();
-  const u64 other = lane < kWarps ? s.scratch[lane] : 0;
-  b.before = warp_sum(lane < warp ? other : 0);
-  b.total = warp_sum(other);
-  return b;
-}
-
-template <typename T, bool kProbs>
-__device__ __attribute__((noinline)) typename Resident<T, kProbs>::Bin Resident<T, kProbs>::search(Bins b, u64 need) {
-  S& s = own<S>();
-  if (b.total < need) return {-1, b.total, 0};
-  if (b.before < need && need <= b.before + b.here) {
-    u64 before = b.before + inclusive(b.bins[0] + b.bins[1]) - b.bins[0] - b.bins[1];
-#pragma unroll
-    for (int i = 0; i < S::kBinsEach; ++i) {
-      if (before < need && before + b.bins[i] >= need) {
-        s.bin = S::kBins - 1 - ptx::thread_idx() * S::kBinsEach - i;
-        s.above = before;
-        s.amount = b.bins[i];
-      }
-      before += b.bins[i];
-    }
-  }
-  ptx::sync_block();
-  const Bin found{s.bin, s.above, s.amount};
-  ptx::sync_block();
-  return found;
-}
-
-template <typename T, bool kProbs>
 template <bool kMass>
-__device__ __forceinline__ typename Resident<T, kProbs>::Bins Resident<T, kProbs>::sampled(u32 low, u32 high, int shift) {
+__device__ __forceinline__ MergedBins Resident<T, kProbs>::sampled(u32 low, u32 high, int shift) {
   S& s = own<S>();
   clear_histogram(s);
   ptx::sync_block();
@@ -70,7 +24,7 @@ __device__ __forceinline__ typename Resident<T, kProbs>::Bins Resident<T, kProbs
     add_shared(s.histogram + 2 * ((value - low) >> shift), kMass ? joined(mass.high, mass.low, 1) : 1);
   }
   sync_row();
-  const Bins b = merged();
+  const MergedBins b = merged_bins<S>();
   sync_row();  // before it is cleared
   return b;
 }
@@ -85,9 +39,9 @@ __device__ __forceinline__ void Resident<T, kProbs>::bracket_by_count(u64 count,
 #pragma unroll 1
   for (int round = 0; round < 2; ++round) {
     const int shift = max(shift_for<S>(to - from), kKeyBits);
-    const Bins b = sampled<false>(from, to, shift);
-    const Bin first = need_high > 0 ? search(b, need_high) : Bin{S::kBins, 0, 0};
-    const Bin second = search(b, need_low);
+    const MergedBins b = sampled<false>(from, to, shift);
+    const FoundBin first = need_high > 0 ? search_bins<S>(b, need_high) : FoundBin{S::kBins, 0, 0};
+    const FoundBin second = search_bins<S>(b, need_low);
     if (need_high > 0 && first.bin >= 0) to = high = min(to, from + (static_cast<u32>(first.bin) << shift) + ((1U << shift) - 1U));
     if (second.bin >= 0) low = from = from + (static_cast<u32>(second.bin) << shift);
     const u64 inside = second.above + second.amount - first.above;
@@ -103,7 +57,7 @@ __device__ __forceinline__ void Resident<T, kProbs>::bracket_by_mass(float p, u3
   if (w.max == kInfinity) return;
   const u32 top = bits_of(scaled_weight<kProbs>(w.max, w));
   const u32 bottom = max(top, static_cast<u32>(S::kBins) << kShift) - (static_cast<u32>(S::kBins) << kShift) + 1U;
-  const Bins b = sampled<true>(bottom, top, kShift);
+  const MergedBins b = sampled<true>(bottom, top, kShift);
   const u64 need = static_cast<u64>(static_cast<float>(b.total) * p);
   float squares = 0;
   u64 before = b.before;
@@ -116,8 +70,8 @@ __device__ __forceinline__ void Resident<T, kProbs>::bracket_by_mass(float p, u3
   }
   squares = static_cast<float>(block_sum(static_cast<u64>(squares)));
   const u64 spread = static_cast<u64>(4.0F * sqrt(squares) * sqrt(0x1p43F) + static_cast<float>(b.total) * 2e-4F);
-  const Bin first = need > spread ? search(b, need - spread) : Bin{-1, 0, 0};
-  const Bin second = search(b, need + spread + 1);
+  const FoundBin first = need > spread ? search_bins<S>(b, need - spread) : FoundBin{-1, 0, 0};
+  const FoundBin second = search_bins<S>(b, need + spread + 1);
   const u32 least = low;
   if (first.bin >= 0) high = key_of_weight(bottom + (static_cast<u32>(first.bin) << kShift) + ((1U << kShift) - 1U), 4e-7F);
   if (second.bin > 0) low = max(least, key_of_weight(bottom + (static_cast<u32>(second.bin) << kShift), -4e-7F));
@@ -364,7 +318,7 @@ __device__ __forceinline__ Cut Resident<T, kProbs>::find(u64 count, float p, u64
       sync_row();
       continue;
     }
-    const Bins b = merged();
+    const MergedBins b = merged_bins<S>();
     if (need > above + b.total) {
       sync_row();
       if (low <= floor.least()) return floor;
@@ -372,7 +326,7 @@ __device__ __forceinline__ Cut Resident<T, kProbs>::find(u64 count, float p, u64
       low = floor.least();
       continue;
     }
-    const Bin found = search(b, need - above);
+    const FoundBin found = search_bins<S>(b, need - above);
     low += static_cast<u32>(found.bin) << shift;
     high = min(low + ((1U << shift) - 1U), end_key);
     const u64 left = need - above - found.above;

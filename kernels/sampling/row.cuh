@@ -8,8 +8,6 @@
 
 namespace girih::sampling {
 
-constexpr int kChunkBytes = 16;
-
 /// A chunk at a position of a row of n entries; outside there is -inf. A function of its own, and none of RowReader, whose members are to
 /// stay in registers.
 template <typename T>
@@ -183,7 +181,8 @@ class RowReader {
     }
 #pragma unroll 1
     for (int c = 0; c < kChunks; ++c)
-      *reinterpret_cast<Vec16*>(s_to + c * kThreads * kChunkBytes) = load_some<T>(row_, stride_, n_, first + (ptx::thread_idx() + c * kThreads) * kItems);
+      *reinterpret_cast<Vec16*>(s_to + c * kThreads * kChunkBytes) =
+          load_some<T>(row_, stride_, n_, first + (ptx::thread_idx() + c * kThreads) * kItems);
   }
 
   __device__ __forceinline__ float clean(float x) const { return ptx::max_number(x, kNothing); }

@@ -2,6 +2,7 @@
 // (select.cuh), then the tile and in it the entry that the random number chooses, or each entry is written.
 #pragma once
 
+#include "sampling/nucleus_cut.cuh"
 #include "sampling/select.cuh"
 
 namespace girih::sampling {
@@ -270,15 +271,6 @@ struct RowRun {
   }
 };
 
-/// ln of the probability of an entry of value x.
-template <bool kProbs>
-__device__ __attribute__((noinline)) float logprob_of(float x, u64 total, float temperature, const Weighting& w) {
-  const float all = log(abi::weight_of_mass(total, w.max == kInfinity ? abi::kOneExponent : w.reference));
-  if (w.max == kInfinity) return x == w.max ? -all : -kInfinity;
-  if constexpr (kProbs) return log(max(x, 0.0F)) - all;
-  return (x - w.max) / temperature - all;
-}
-
 __device__ __attribute__((noinline)) void write_empty(const abi::SampleParams& p, i64 r) {
   if (ptx::thread_idx() == 0) {
     p.tokens.set(r, 0, 0);
@@ -314,10 +306,6 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
     if (ptx::cluster_rank() == 0) write_empty(p, r);
     return;
   }
-  Run run(p.input.data + source * p.input.row_stride, p.input.stride, p.vocab, num_slots);
-  run.reader.edit(p, r);
-  auto& select = run.select;
-  auto& s = own<typename Run::S>();
   float temperature = p.temperature.at(r);
   const bool greedy = !(temperature > abi::kArgmaxTemperature);
   if (greedy) temperature = 1.0F;
@@ -327,6 +315,18 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   const bool by_count = kTraits.top_k && !greedy && top_k > 0 && top_k < p.vocab;
   const bool by_mass = kTraits.top_p && !greedy && top_p < 1.0F;
   const bool logprobs = p.logprobs.data != nullptr || p.num_top > 0;
+  // In few passes, where that much shared memory is.
+  constexpr bool kFewPasses = kSame<T, float> && kTraits.top_p && !kCounts && !kTraits.masked && !(kProbs && kTraits.edits);
+  const u8* row = p.input.data + source * p.input.row_stride;
+  if constexpr (kFewPasses) {
+    using Few = Nucleus<kProbs, kTraits.edits>;
+    const bool fits = Few::kBytes <= Layout<kConfig, T, kTraits.edits>::kSlots + num_slots * kConfig.tile_bytes;
+    if (fits && by_mass && min_p <= 0.0F && p.input.stride == 4 && Few(row, p.vocab, temperature).run(p, r, top_p)) return;
+  }
+  Run run(row, p.input.stride, p.vocab, num_slots);
+  run.reader.edit(p, r);
+  auto& select = run.select;
+  auto& s = own<typename Run::S>();
 
   const bool filtered = p.filtered_logprobs != 0;
   const bool needs_total = (logprobs && (!filtered || greedy)) || (p.joint != 0 && by_count && by_mass);

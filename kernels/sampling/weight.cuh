@@ -90,6 +90,15 @@ __device__ __forceinline__ float part_of(float x, u64 mass, const Weighting& w) 
   return weight_of<kProbs>(x, w) / abi::weight_of_mass(mass, w.reference);
 }
 
+/// ln of the probability of an entry of value x.
+template <bool kProbs>
+__device__ __attribute__((noinline)) float logprob_of(float x, u64 total, float temperature, const Weighting& w) {
+  const float all = log(abi::weight_of_mass(total, w.max == kInfinity ? abi::kOneExponent : w.reference));
+  if (w.max == kInfinity) return x == w.max ? -all : -kInfinity;
+  if constexpr (kProbs) return log(max(x, 0.0F)) - all;
+  return (x - w.max) / temperature - all;
+}
+
 /// Keys of entries without NaN; -0 has that of +0.
 __device__ __forceinline__ u32 key_of(float x) {
   const u32 bits = bits_of(x + 0.0F);

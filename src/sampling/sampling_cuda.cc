@@ -16,6 +16,8 @@ constexpr int kThreads = 512;  // as kernels/sampling/block.cuh
 constexpr int kMaxCluster = 8;
 constexpr std::int64_t kResidentFixed = 14080;  // as kernels/sampling/resident.cuh
 constexpr std::int64_t kResidentTopK = 1024;
+constexpr std::int64_t kFewPassesLeast = 20480;   // Nucleus::kLeast in kernels/sampling/nucleus.cuh
+constexpr std::int64_t kFewPassesBytes = 218624;  // Nucleus::kBytes
 
 constexpr std::array<std::string_view, 7> kKindNames = {
     "sample", "softmax", "top_p_renorm", "top_k_renorm", "top_k_mask", "top_k", "chain_speculative_sample"};
@@ -74,6 +76,11 @@ std::string kernel_name(KernelKind kind, DType type, const SampleTraits& t) {
 }
 
 std::string resident_name(KernelKind kind, DType type, const SampleTraits& t) { return kernel_name(kind, type, t) + "_resident"; }
+
+/// Kernels that do rows by kernels/sampling/nucleus.cuh where they can.
+bool takes_few_passes(DType type, const SampleTraits& t) {
+  return type == DType::f32 && t.top_p && !t.top_k && !t.masked && !t.first && !(t.probs && t.edits);
+}
 
 /// Shared memory of each of two blocks of a multiprocessor.
 std::int64_t resident_limit(const cuda::DeviceInfo& info) { return std::min(info.shared_per_sm / 2 - 1024, info.shared_per_block); }
@@ -186,8 +193,11 @@ SamplingKernel sampling_kernel(KernelKind kind, DType type, std::int64_t shared_
   std::string call;
   switch (kind) {
     case KernelKind::sample:
-      call = fmt::format("run_sample<kConfig, {}, Traits{{{}, {}, {}, {}, {}, {}}}>(p, {})", type_name(type), t.probs, t.edits, t.masked,
-                         t.top_k, t.top_p, t.first, f.slots);
+      if (takes_few_passes(type, t))
+        call = fmt::format("using Few = Nucleus<{}, {}>;\n  static_assert(Few::kLeast == {} && Few::kBytes == {});\n  ", t.probs, t.edits,
+                           kFewPassesLeast, kFewPassesBytes);
+      call += fmt::format("run_sample<kConfig, {}, Traits{{{}, {}, {}, {}, {}, {}}}>(p, {})", type_name(type), t.probs, t.edits, t.masked,
+                          t.top_k, t.top_p, t.first, f.slots);
       break;
     case KernelKind::top_k:
       file = "top_k";
@@ -212,14 +222,20 @@ SamplingKernel sampling_kernel(KernelKind kind, DType type, std::int64_t shared_
 
 int cluster_size(const cuda::DeviceInfo& info, std::int64_t rows, std::int64_t vocab, std::int64_t tile) {
   if (info.arch < 90) return 1;
-  int size = kMaxCluster;
+  // Blocks of a cluster lie in one GPC: of clusters of eight, as many as would take all multiprocessors do not fit at once.
+  int size = rows * kMaxCluster > info.num_sms * 7 / 8 ? kMaxCluster / 2 : kMaxCluster;
   while (size > 1 && (rows * size > info.num_sms || ceil_div(vocab, tile) < size)) size /= 2;
   return size;
 }
 
 void sample_on_device(const Context& context, const abi::SampleParams& p, DType type, void* stream) {
   const SampleTraits traits = traits_of(p);
-  if (launch_resident(context, "sample", KernelKind::sample, type, traits, p, 0, stream)) return;
+  // What kernels/sampling/nucleus.cuh does is faster in passes, by fewer and without barriers, than where a row stays.
+  const std::int64_t shared = context.cuda().device->info().shared_per_block;
+  const bool few_passes = takes_few_passes(type, traits) &&
+                          footprint_of(KernelKind::sample, type, shared, traits).shared_bytes >= kFewPassesBytes &&
+                          p.min_p.rows == nullptr && p.min_p.value <= 0 && p.input.stride == 4 && p.vocab >= kFewPassesLeast;
+  if (!few_passes && launch_resident(context, "sample", KernelKind::sample, type, traits, p, 0, stream)) return;
   launch_passing(context, "sample", load(context, "sample", KernelKind::sample, type, traits, stream), p.rows, p.vocab, p, stream);
 }
 

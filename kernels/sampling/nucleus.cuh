@@ -1,0 +1,570 @@
+// Top-p of a row of f32 in few passes: what run_sample() does first where it can. A sample of the row says between which values the cut
+// should lie. One pass adds up exact masses, of all and, for each piece of the row, of what lies above that bracket, and lists what is
+// inside; cut and token follow from these, and of the row one piece is read again. Logits take a pass ahead of it, for the largest, and
+// with it what all weigh, about. Rows that are odd, and cuts that lie elsewhere, are left to select.cuh. Bracket, cut and token:
+// nucleus_cut.cuh.
+#pragma once
+
+#include "sampling/list.cuh"
+
+namespace girih::sampling {
+
+/// Start of a block's shared memory; the ring of tiles and the list follow.
+struct NucleusShared {
+  static constexpr int kBins = 1024;
+  static constexpr int kBinsEach = kBins / kThreads;
+  static constexpr int kSampleBins = 2 * kBins;
+  static constexpr int kMaxTiles = 64;  // of a block
+  static constexpr int kMaxEdits = 512;
+  u64 scratch[kWarps];
+  alignas(16) u32 histogram[2 * kBins];    // masses of what is listed, before that counts of the sample
+  u32 piece_mass[2 * kMaxTiles * kWarps];  // of what is above the bracket, later of what is kept
+  float sample_sum[kWarps], sample_squares[kWarps];
+  float warp_weight[kWarps];
+  u32 warp_largest[kWarps];
+  u32 sample_count[kWarps], sample_low[kWarps], sample_high[kWarps];
+  u64 warp_total[kWarps], warp_above[kWarps];
+  u32 warp_ties[kWarps];
+  u32 odd;  // the row is not for this way
+  float low_sum, low_squares;
+  u32 num_few;
+  Cut cut;
+  u64 kept, block_kept;
+  int bin;
+  u64 above, amount, left;
+  int piece;
+  u8 num_listed[kThreads];
+  i32 edit_token[kMaxEdits];  // of the bias, then of the history
+  u32 edit_value[kMaxEdits];  // f32 and counts
+};
+
+template <bool kProbs, bool kEdits>
+class Nucleus {
+ public:
+  using S = NucleusShared;
+  /// Listed entries of one bin of the histogram, this block's and all; where the ring has been.
+  struct Few {
+    static constexpr int kMost = 256;
+    u32 key[kMost];
+    i32 position[kMost];
+    u32 all_key[kMost];
+    i32 all_position[kMost];
+    u64 all_mass[kMost];
+  };
+  static constexpr int kItems = 4;                              // of a chunk
+  static constexpr int kChunks = 4;                             // of a tile that a lane has, one in each step of its warp
+  static constexpr int kPiece = kChunks * ptx::kWarp * kItems;  // entries of a tile that a warp has, all in a row
+  static constexpr int kTile = kPiece * kWarps;
+  static constexpr int kTileBytes = kTile * 4;
+  static constexpr int kRing = 3;
+  static constexpr int kOwn = 48;                 // entries of the list that a thread has
+  static constexpr int kEach = kChunks * kItems;  // of a tile
+  static constexpr int kMost = kOwn - kEach;      // that it has after a tile
+  static constexpr int kSampled = 5;              // chunks that a thread has of the sample
+  static constexpr int kSample = kSampled * kThreads * kItems;
+  static constexpr int kLeast = 2 * kSample;                        // entries of a row; shorter ones are not for this way
+  static constexpr int kLong = 14 * kThreads;                       // more in the bracket, and threads' lists might not hold them
+  static constexpr int kGroupChunks = 4;                            // of the sample, side by side
+  static constexpr int kCoarse = 17;                                // of bits of weights, so many make a bin: 64 for a factor of 2
+  static constexpr int kAhead = 192 << 10;                          // bytes that stay in L2 while others do the same
+  static constexpr u32 kEnd = 0x40000000U;                          // bits of 2.0F
+  static constexpr int kPieces = S::kMaxTiles * kWarps / kThreads;  // of a thread, when it looks for the token's
+  static constexpr float kNothing = kProbs ? 0.0F : -kInfinity;
+  static constexpr int kFixed = static_cast<int>((sizeof(S) + 127) / 128 * 128);
+  static constexpr int kBytes = kFixed + kRing * kTileBytes + kOwn * kThreads * 4;
+
+  __device__ __forceinline__ Nucleus(const u8* row, int n, float temperature) : n_(n), temperature_(temperature) {
+    lead_ = static_cast<int>(reinterpret_cast<u64>(row) % kChunkBytes / 4);
+    from_ = row - lead_ * 4;
+    size_ = ptx::cluster_size();
+    num_tiles_ = ceil_div(n + lead_, kTile);
+    first_ = num_tiles_ * ptx::cluster_rank() / size_;
+    count_ = num_tiles_ * (ptx::cluster_rank() + 1) / size_ - first_;
+    warp_ = ptx::thread_idx() / ptx::kWarp;
+    w_ = make_weighting(kProbs, 1.0F, temperature);
+  }
+
+  /// False: nothing has been written, and the row must be done the other way. All blocks of the cluster come to the same.
+  __device__ __forceinline__ bool run(const abi::SampleParams& p, i64 r, float top_p) {
+    if (n_ < kLeast || ceil_div(num_tiles_, size_) >= S::kMaxTiles) return false;
+    if constexpr (kEdits) {
+      if (!open_edits(p, r)) return false;
+    }
+    S& s = own<S>();
+    if (ptx::thread_idx() == 0) s.odd = s.num_few = 0;
+    Vec16 x[kSampled];
+    sample(x);
+    start_pass(false);
+    prefetch();
+    bool fits = true;
+    float whole = 1.0F;
+    if constexpr (!kProbs) {
+      fits = survey(x, whole);
+      start_pass(true);
+    }
+    fits = fits && guess(x, whole, top_p);
+    if (fits && !ties_) pass<false>();
+    if (fits && ties_) pass<true>();
+    ptx::cp_async_wait<0>();
+    sync_row();
+    if (fits && decide(p, r, top_p)) return true;
+    sync_row();  // others may be reading this block's memory still
+    return false;
+  }
+
+ private:
+  __device__ __forceinline__ u8* ring() const { return ptx::shared_memory() + kFixed; }
+  __device__ __forceinline__ u32* list() const {
+    return reinterpret_cast<u32*>(ptx::shared_memory() + kFixed + kRing * kTileBytes) + ptx::thread_idx();
+  }
+  static __device__ __forceinline__ u32* piece_ties() { return own<S>().histogram; }
+  __device__ __forceinline__ Few& few(int rank) const {
+    Few* s_few = reinterpret_cast<Few*>(ring());
+    return size_ == 1 ? *s_few : *ptx::in_block(s_few, rank);
+  }
+  __device__ __forceinline__ S& block(int rank) const { return size_ == 1 ? own<S>() : *ptx::in_block(&own<S>(), rank); }
+  __device__ __forceinline__ int position_of_chunk(int chunk) const { return chunk * kItems - lead_; }
+  /// Of this block's tile `tile`, this lane's first.
+  __device__ __forceinline__ int chunk_of(int tile) const {
+    return ((first_ + tile) * kWarps + warp_) * kChunks * ptx::kWarp + ptx::lane_idx();
+  }
+  __device__ __forceinline__ bool whole(int chunk) const {
+    const int position = position_of_chunk(chunk);
+    return position >= 0 && position + kItems <= n_;
+  }
+
+  /// A chunk of which part lies outside the row: there is nothing.
+  static __device__ __attribute__((noinline)) Vec16 load_edge(const u8* from, int lead, int n, int chunk) {
+    Vec16 v;
+#pragma unroll 1
+    for (int e = 0; e < kItems; ++e) {
+      const int at = chunk * kItems + e;
+      v.x[e] = bits_of(kNothing);
+      if (at >= lead && at < n + lead) v.x[e] = *reinterpret_cast<const u32*>(from + static_cast<i64>(at) * 4);
+    }
+    return v;
+  }
+  __device__ __forceinline__ Vec16 load_chunk(int chunk) const {
+    if (whole(chunk)) return ptx::load_stream(from_ + static_cast<i64>(chunk) * kChunkBytes);
+    return load_edge(from_, lead_, n_, chunk);
+  }
+
+  __device__ __forceinline__ Vec16* slot(int number) const {
+    return reinterpret_cast<Vec16*>(ring() + number * kTileBytes) + warp_ * kChunks * ptx::kWarp;
+  }
+  /// Asks for the tile that is the pass's `number`-th, into a slot; backward: so that L2 has part of them still.
+  __device__ __forceinline__ void load_tile(int number, Vec16* s_slot, bool backward) const {
+    const int tile = backward ? count_ - 1 - number : number;
+    const int chunk = chunk_of(tile);
+    Vec16* s_to = s_slot + ptx::lane_idx();
+    const int begin = (first_ + tile) * kTile - lead_;
+    if (begin >= 0 && begin + kTile <= n_) {
+      const u8* g_from = from_ + static_cast<i64>(chunk) * kChunkBytes;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) ptx::cp_async_16(s_to + c * ptx::kWarp, g_from + c * ptx::kWarp * kChunkBytes, true);
+      return;
+    }
+#pragma unroll 1
+    for (int c = 0; c < kChunks; ++c) s_to[c * ptx::kWarp] = load_chunk(chunk + c * ptx::kWarp);
+  }
+  __device__ __forceinline__ void start_pass(bool backward) const {
+#pragma unroll
+    for (int i = 0; i < kRing - 1; ++i) {
+      if (i < count_) load_tile(i, slot(i), backward);
+      ptx::cp_async_commit();
+    }
+  }
+  /// Calls f(tile, this lane's first chunk of it); true: an edited entry was NaN.
+  template <typename F>
+  __device__ __forceinline__ bool each_tile(bool backward, F f) const {
+    bool odd = false;
+    int now = 0, next = kRing - 1;  // slots
+#pragma unroll 1
+    for (int i = 0; i < count_; ++i) {
+      if (i + kRing - 1 < count_) load_tile(i + kRing - 1, slot(next), backward);
+      ptx::cp_async_commit();
+      ptx::cp_async_wait<kRing - 1>();
+      const int tile = backward ? count_ - 1 - i : i;
+      if constexpr (kEdits) odd |= edit(reinterpret_cast<float*>(slot(now)), (first_ + tile) * kWarps + warp_);
+      f(tile, slot(now) + ptx::lane_idx());
+      now = now == kRing - 1 ? 0 : now + 1;
+      next = next == kRing - 1 ? 0 : next + 1;
+    }
+    return odd;
+  }
+
+  // ---- bias and penalties
+
+  /// They come to shared memory; false: too many. Seen by other threads after the next barrier.
+  __device__ __forceinline__ bool open_edits(const abi::SampleParams& p, i64 r) {
+    List bias, history;
+    bias.open(p.bias, r);
+    history.open(p.history, r);
+    if (bias.count + history.count > S::kMaxEdits) return false;
+    S& s = own<S>();
+    num_bias_ = bias.count;
+    num_edits_ = bias.count + history.count;
+    repetition_ = p.repetition.at(r);
+    frequency_ = p.frequency.at(r);
+    presence_ = p.presence.at(r);
+#pragma unroll 1
+    for (int i = ptx::thread_idx(); i < num_edits_; i += kThreads) {
+      const bool is_bias = i < num_bias_;
+      const List& list = is_bias ? bias : history;
+      const int at = is_bias ? i : i - num_bias_;
+      const i32 token = list.tokens[at];
+      s.edit_token[i] = token >= 0 && token < n_ ? token : -0x40000000;
+      s.edit_value[i] = list.values == nullptr ? 1U : static_cast<const u32*>(list.values)[at];
+    }
+    return true;
+  }
+  __device__ __forceinline__ float edited(float x, int i) const {
+    const u32 value = own<S>().edit_value[i];
+    return i < num_bias_ ? ptx::max_number(x + float_of(value), kNothing)
+                         : penalised(x, static_cast<i32>(value), repetition_, frequency_, presence_);
+  }
+  static __device__ __attribute__((noinline)) float penalised(float x, i32 count, float repetition, float frequency, float presence) {
+    x = x > 0.0F ? x / repetition : x * repetition;
+    if (count > 0) x = ptx::fma(-frequency, static_cast<float>(count), x) - presence;
+    return ptx::max_number(x, kNothing);
+  }
+  /// This warp's piece, where it lies; all lanes together.
+  __device__ __forceinline__ bool edit(float* s_piece, int piece) const {
+    const S& s = own<S>();
+    const int first = piece * kPiece - lead_;
+    bool odd = false;
+    ptx::sync_warp();  // the lanes' copies are there
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      const int end = part == 0 ? num_bias_ : num_edits_;
+#pragma unroll 1
+      for (int i = (part == 0 ? 0 : num_bias_) + ptx::lane_idx(); i < end; i += ptx::kWarp) {
+        const int at = s.edit_token[i] - first;
+        if (static_cast<u32>(at) >= static_cast<u32>(kPiece)) continue;
+        const float x = s_piece[at];
+        odd |= x != x;
+        s_piece[at] = edited(x, i);
+      }
+      ptx::sync_warp();
+    }
+    return odd;
+  }
+  // ---- the largest
+
+  /// The largest entry, to w_, and the sum of all weights, about: `whole`. `x`: the sample. False: the row is odd.
+  __device__ __forceinline__ bool survey(const Vec16 (&x)[kSampled], float& whole) {
+    S& s = own<S>();
+    const int lane = ptx::lane_idx();
+    float about = kNothing;
+#pragma unroll
+    for (int i = 0; i < kSampled; ++i) {
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) about = ptx::max_number(about, float_of(x[i].x[e]));
+    }
+    about = value_of(ptx::max_warp(key_of(about)));  // of this warp's sample
+    if (!(abs(about) < kInfinity)) about = 0.0F;
+    if (lane == 0) s.warp_weight[warp_] = about;
+    ptx::sync_block();  // what is edited is known to all
+    float most = s.warp_weight[0];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) most = max(most, s.warp_weight[w]);
+    const float scale = w_.scale;
+    float best = kNothing, sum = 0;
+    bool odd = each_tile(false, [&](int, const Vec16* s_chunks) {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const Vec16 v = s_chunks[c * ptx::kWarp];
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) {
+          best = ptx::max_or_nan(best, float_of(v.x[e]));
+          sum += ptx::ex2((float_of(v.x[e]) - most) * scale);
+        }
+      }
+    });
+    odd |= !(best < kInfinity);
+#pragma unroll
+    for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2) sum += ptx::shuffle_xor(sum, mask);
+    const u32 largest = ptx::any(odd) ? abi::kKeyOfInf : ptx::max_warp(key_of(best));
+    ptx::sync_block();  // warp_weight has been read
+    if (lane == 0) {
+      s.warp_largest[warp_] = largest;
+      s.warp_weight[warp_] = sum;
+    }
+    sync_row();
+    u32 all_largest = 0;
+    sum = 0;
+#pragma unroll 1
+    for (int b = 0; b < size_; ++b) {
+      const S& other = block(b);
+      all_largest = max(all_largest, lane < kWarps ? other.warp_largest[lane] : 0);
+      sum += lane < kWarps ? other.warp_weight[lane] : 0.0F;
+    }
+    all_largest = ptx::max_warp(all_largest);
+#pragma unroll
+    for (int mask = ptx::kWarp / 2; mask > 0; mask /= 2) sum += ptx::shuffle_xor(sum, mask);
+    if (all_largest >= abi::kKeyOfInf || all_largest <= abi::kKeyOfMinusInf) return false;
+    const float largest_value = value_of(all_largest);
+    w_ = make_weighting(false, largest_value, temperature_);
+    whole = sum * ptx::ex2((most - largest_value) * scale);
+    return whole >= 0.5F && whole < kInfinity;
+  }
+
+  // ---- the bracket
+
+  /// Chunks in groups of four, evenly spread; edits are left out.
+  __device__ __forceinline__ void sample(Vec16 (&x)[kSampled]) const {
+    const int first = lead_ == 0 ? 0 : 1;
+    const int groups = ((n_ + lead_) / kItems - first) / kGroupChunks;
+    const float step = static_cast<float>(groups) / static_cast<float>(kSampled * kThreads / kGroupChunks);
+#pragma unroll
+    for (int i = 0; i < kSampled; ++i) {
+      const int number = i * kThreads + ptx::thread_idx();
+      const int group = min(static_cast<int>(static_cast<float>(number / kGroupChunks) * step), groups - 1);
+      x[i] = ptx::load_stream(from_ + static_cast<i64>(first + group * kGroupChunks + number % kGroupChunks) * kChunkBytes);
+    }
+  }
+
+  /// [low_, high_) becomes the keys between which the cut should lie, by the sample `x`, of `whole` that all weigh; false: they
+  /// are too many. Every block of the cluster comes to the same. Only what lies below the cut is asked, as far as it goes: it varies little
+  /// where a few large entries, which a sample may miss, have most.
+  __device__ __forceinline__ bool guess(const Vec16 (&x)[kSampled], float whole, float top_p);
+  /// Bits of the weight of a sampled entry; of logits near it.
+  __device__ __forceinline__ u32 sampled_weight(u32 bits) const {
+    return kProbs ? bits : bits_of(ptx::ex2((float_of(bits) - w_.max) * w_.scale));
+  }
+  /// Whether all sampled entries with weights in [low, high) are of one value: then the bracket is that.
+  __device__ __forceinline__ bool one_value(const Vec16 (&x)[kSampled], u32 low, u32 high);
+  /// The key of a weight given by its bits; of logits near it.
+  __device__ __forceinline__ u32 key_of_weight(u32 bits, float slack) const {
+    if constexpr (kProbs) return bits | 0x80000000U;
+    const float d = ptx::lg2(max(float_of(bits), 0x1p-125F)) / w_.scale;
+    return max(key_of(w_.max + d + slack * (abs(w_.max) - d)), abi::kKeyOfMinusInf + 1U);
+  }
+  __device__ __forceinline__ void clear_for_pass() const {
+    S& s = own<S>();
+    reinterpret_cast<Vec16*>(s.histogram)[ptx::thread_idx()] = Vec16{};
+    ptx::sync_block();
+  }
+  /// What follows the first tiles, to L2.
+  __device__ __forceinline__ void prefetch() const {
+    constexpr int kLine = 128;
+    const int begin = max(position_of_chunk((first_ + kRing - 1) * kTile / kItems), 0);
+    const int end = min(min(position_of_chunk((first_ + count_) * kTile / kItems), n_), begin + kAhead / 4);
+    const u8* row = from_ + lead_ * 4;
+#pragma unroll 1
+    for (int at = begin + ptx::thread_idx() * (kLine / 4); at < end; at += kThreads * (kLine / 4))
+      ptx::prefetch_l2(row + static_cast<i64>(at) * 4);
+  }
+
+  // ---- the pass
+
+  /// kTies: what is inside is of one value, and is counted, by pieces, where the histogram would be.
+  template <bool kTies>
+  __device__ __forceinline__ void pass() {
+    S& s = own<S>();
+    const float from = value_of(low_), beyond = value_of(high_);
+    const bool negative = !kProbs && low_ < 0x80000000U;  // then bits go down where values go up
+    index_bits_ = 32 - ptx::leading_zeros(static_cast<u32>(max(count_, 1) * kEach - 1));
+    exact_ = (high_ - low_ - 1) >> (32 - index_bits_) == 0 && (kProbs || low_ > 0x80000000U || high_ <= 0x80000000U);
+    const u32 step = 1U << index_bits_;
+    const u32 factor = !exact_ ? 0U : negative ? 0U - step : step;
+    u32 entry = 0U - abi::bits_of_key(low_) * factor;
+    if (!kProbs) entry += static_cast<u32>((count_ - 1) * kEach);
+    const Weighting w = w_;
+    u32 odd = 0, high = 0, low = 0, all_ties = 0;
+    u64 above = 0;
+    u8* const s_own = reinterpret_cast<u8*>(list());
+    int place = 0;  // bytes from the start of this thread's list: as pointers there would be two of 64 bits
+    const bool nan = each_tile(!kProbs, [&](int tile, const Vec16* s_chunks) {
+      float above_high[2] = {0.0F, 0.0F};  // exact up to 8: of half a tile's entries each
+      u32 above_low = 0, num_inside = 0;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const Vec16 v = s_chunks[c * ptx::kWarp];
+        if constexpr (kProbs) {
+          odd |= v.x[0] | v.x[1];
+          odd |= v.x[2] | v.x[3];
+        }
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) {
+          const float x = float_of(v.x[e]);
+          const float weight = kProbs ? x : logit_weight(x, w);
+          const float sum = ptx::add_toward_zero(weight, 4.0F);
+          const float upper = ptx::fma(sum, -0x1p-106F, 0x1p-104F);  // what counts 2^-21, negative and as small as subnormal numbers:
+          const u32 lower = bits_of(ptx::fma_toward_zero(weight, 0x1p-106F, upper));  // so the bits of the rest count 2^-43
+          high += bits_of(sum);
+          low += lower;
+          const bool is_above = x >= beyond;
+          if (is_above) {
+            above_high[c / 2] += upper;
+            above_low += lower;
+          }
+          if constexpr (kTies) {
+            num_inside += !is_above && x >= from ? 1U : 0U;
+          } else if (!is_above && x >= from) {
+            *reinterpret_cast<u32*>(s_own + place) = v.x[e] * factor + entry + static_cast<u32>(c * kItems + e);
+            place += kThreads * 4;
+          }
+        }
+      }
+      entry += kProbs ? static_cast<u32>(kEach) : 0U - static_cast<u32>(kEach);
+      const u32 mass_high = static_cast<u32>(above_high[0] * -0x1p127F) + static_cast<u32>(above_high[1] * -0x1p127F);
+      const u64 mass = (static_cast<u64>(ptx::sum_warp(mass_high)) << 22) + ptx::sum_warp(above_low);
+      above += mass;
+      if constexpr (kTies) {
+        const u32 ties = ptx::sum_warp(num_inside);
+        all_ties += ties;
+        if (ptx::lane_idx() == 0) piece_ties()[tile * kWarps + warp_] = ties;
+      }
+      if (ptx::lane_idx() == 0) *reinterpret_cast<u64*>(s.piece_mass + 2 * (tile * kWarps + warp_)) = mass;
+      if (place > kMost * kThreads * 4 || min(above_high[0], above_high[1]) < -0x1p-103F) {  // the list is full, or a sum rounded
+        odd = kEnd;
+        place = 0;
+      }
+    });
+    num_listed_ = place / (kThreads * 4);
+    if (!kTies && !exact_) fetch_listed();
+    const u64 total = (static_cast<u64>(high - static_cast<u32>(count_ * kEach) * kHighZero) << 22) + low;
+    const u64 warp_total = warp_sum(total);
+    if (ptx::lane_idx() == 0) {
+      s.warp_total[warp_] = warp_total;
+      s.warp_above[warp_] = above;
+      s.warp_ties[warp_] = all_ties;
+    }
+    if (nan || odd >= kEnd) s.odd = 1;  // of probabilities also one that is negative, NaN, 2 or more
+    if constexpr (kTies) return;
+    for_list([&](const auto& key, const auto&, const auto& there) {
+      int bin[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) bin[i] = there[i] ? bin_of(key[i]) : 0;
+      add(s.histogram, bin, key, there);
+    });
+  }
+  /// Of what is listed: up where keys go up.
+  __device__ __forceinline__ int bin_of(u32 key) const {
+    if constexpr (kProbs) return static_cast<int>((key - low_) >> max(32 - ptx::leading_zeros(high_ - low_ - 1) - 10, 0));
+    const float from = value_of(low_);
+    const float width = ptx::min_number(value_of(high_), w_.max) - from;
+    return static_cast<int>(
+        ptx::min_number((value_of(key) - from) * (static_cast<float>(S::kBins) / width), static_cast<float>(S::kBins - 1)));
+  }
+  /// Lists of indices alone: the first 32 places get values, the others the indices, of 16 bits.
+  __device__ __forceinline__ u16* listed_index(int thread, int i) const {
+    return reinterpret_cast<u16*>(list() + (kMost + i / 2) * kThreads + thread - ptx::thread_idx()) + i % 2;
+  }
+  __device__ __forceinline__ void fetch_listed() const {
+    u32* const s_list = list();
+#pragma unroll 1
+    for (int i = 0; i < num_listed_; ++i) {
+      const int index = static_cast<int>(s_list[i * kThreads]);
+      *listed_index(ptx::thread_idx(), i) = static_cast<u16>(index);
+      s_list[i * kThreads] = *reinterpret_cast<const u32*>(from_ + static_cast<i64>(position_of(index) + lead_) * 4);
+    }
+    if constexpr (kEdits) {
+      S& s = own<S>();
+      s.num_listed[ptx::thread_idx()] = static_cast<u8>(num_listed_);
+      edit_listed(0, num_bias_);
+      edit_listed(num_bias_, num_edits_);
+      ptx::sync_block();
+    }
+  }
+  /// Each thread takes an edit, and looks for its token where it would be listed.
+  __device__ __forceinline__ void edit_listed(int begin, int end) const {
+    S& s = own<S>();
+    ptx::sync_block();
+#pragma unroll 1
+    for (int i = begin + ptx::thread_idx(); i < end; i += kThreads) {
+      const int at = s.edit_token[i] + lead_ - first_ * kTile;
+      if (at < 0 || at >= count_ * kTile) continue;
+      const int chunk = at / kItems;
+      const int lane = chunk % ptx::kWarp, step = chunk / ptx::kWarp;
+      const int thread = step / kChunks % kWarps * ptx::kWarp + lane;
+      const int index = (step / kChunks / kWarps * kChunks + step % kChunks) * kItems + at % kItems;
+#pragma unroll 1
+      for (int k = 0; k < s.num_listed[thread]; ++k) {
+        if (*listed_index(thread, k) != index) continue;
+        float* s_value = reinterpret_cast<float*>(list() + k * kThreads + thread - ptx::thread_idx());
+        *s_value = edited(*s_value, i);
+      }
+    }
+  }
+  __device__ __forceinline__ u64 mass_of_key(u32 key) const {
+    const SplitMass m = split_mass(kProbs ? value_of(key) : logit_weight(value_of(key), w_));
+    return joined(m.high, m.low, 1);
+  }
+  static constexpr int kBatch = 4;
+  /// Calls f(keys, indices, which there are) for what this thread has listed, by fours, which are on their way through memory together.
+  /// Index: tile, step, entry.
+  template <typename F>
+  __device__ __forceinline__ void for_list(F f) const {
+    const u32* s_list = list();
+#pragma unroll 1
+    for (int first = 0; first < num_listed_; first += kBatch) {
+      u32 key[kBatch];
+      int index[kBatch];
+      bool there[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const u32 entry = s_list[(first + i) * kThreads];
+        key[i] = low_ + (entry >> index_bits_);
+        index[i] = static_cast<int>(entry & ((1U << index_bits_) - 1U));
+        there[i] = first + i < num_listed_;
+        if (!exact_) {
+          key[i] = key_of(float_of(entry));
+          index[i] = *listed_index(ptx::thread_idx(), min(first + i, kMost - 1));
+        }
+      }
+      f(key, index, there);
+    }
+  }
+  /// Masses are added to sums, which are pairs.
+  __device__ __forceinline__ void add(u32* s_pairs, const int (&to)[kBatch], const u32 (&key)[kBatch], const bool (&there)[kBatch]) const {
+    u64 mass[kBatch];
+    u32 old[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      mass[i] = mass_of_key(key[i]);
+      if (there[i]) old[i] = ptx::atomic_add_shared(s_pairs + 2 * to[i], static_cast<u32>(mass[i]));
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (!there[i]) continue;
+      const u32 high = static_cast<u32>(mass[i] >> 32) + (old[i] + static_cast<u32>(mass[i]) < old[i] ? 1U : 0U);
+      if (high != 0) ptx::atomic_add_shared(s_pairs + 2 * to[i] + 1, high);
+    }
+  }
+  __device__ __forceinline__ int position_of(int index) const {
+    return position_of_chunk(chunk_of(index / kEach) + index / kItems % kChunks * ptx::kWarp) + index % kItems;
+  }
+
+  // ---- the cut and the draw
+
+  /// After the pass, where all blocks' sums are there. False: the row is not for this way.
+  __device__ __forceinline__ bool decide(const abi::SampleParams& p, i64 r, float top_p);
+
+  /// The masses of pieces become those of what the cut keeps, whose sum goes to s.kept. False: the cut is not in the bracket, or among too
+  /// many.
+  __device__ __forceinline__ bool cut_ties(u64 need, u64 above) const;
+
+  __device__ __forceinline__ bool cut_listed(u64 need, u64 above);
+  /// Whether all that is listed in a bin is of one key: then it is counted by pieces.
+  __device__ __forceinline__ bool one_key(int bin);
+
+  /// The token, by the masses of pieces of what is kept.
+  __device__ __forceinline__ void draw(const abi::SampleParams& p, i64 r, u64 total) const;
+
+  int n_, lead_, size_, num_tiles_, first_, count_, warp_;
+  const u8* from_;
+  float temperature_;
+  Weighting w_;
+  int num_bias_ = 0, num_edits_ = 0;
+  float repetition_ = 1.0F, frequency_ = 0.0F, presence_ = 0.0F;
+  u32 low_ = 0, high_ = 0;
+  int index_bits_ = 0;
+  bool exact_ = false;
+  bool ties_ = false;  // the cut is among entries of one value, whose key is
+  u32 tie_key_ = 0;
+  int num_listed_ = 0;
+};
+
+}  // namespace girih::sampling
