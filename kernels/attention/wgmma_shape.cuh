@@ -7,6 +7,7 @@
 #pragma once
 
 #include "attention/config.cuh"
+#include "attention/key_stream.cuh"
 #include "attention/problem.cuh"
 #include "attention/query_fragments.cuh"
 #include "core/types.cuh"
