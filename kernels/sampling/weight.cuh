@@ -26,7 +26,8 @@ __device__ __forceinline__ Weighting make_weighting(bool probs, float max, float
     w.reference = abi::reference_of_largest(bits_of(max));
   }
   if (w.reference != abi::kOneExponent) {
-    w.factor = w.reference < 254 ? float_of(static_cast<u32>(254 - w.reference) << 23) : float_of(w.reference == 254 ? 0x400000U : 0x200000U);
+    w.factor =
+        w.reference < 254 ? float_of(static_cast<u32>(254 - w.reference) << 23) : float_of(w.reference == 254 ? 0x400000U : 0x200000U);
     w.plain = false;
   }
   return w;
