@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
@@ -67,6 +68,14 @@ const std::vector<CaseRun>& runs() {
   return kRuns;
 }
 
+/// What the emulator's order of threads and blocks is drawn from; 0: as they are numbered. Sanitizers look at one order: memory is the same
+/// in all of them, and bits are compared in other builds.
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::array<std::uint64_t, 1> kSeeds = {1};
+#else
+constexpr std::array<std::uint64_t, 2> kSeeds = {0, 1};
+#endif
+
 class EmulatedAttention : public testing::TestWithParam<CaseRun> {};
 
 TEST_P(EmulatedAttention, MatchesReference) {
@@ -76,12 +85,12 @@ TEST_P(EmulatedAttention, MatchesReference) {
   const Entries entries = entries_of(*state);
   const std::vector<ref::RowResult> expected = cases::reference(p);
   std::vector<std::vector<std::byte>> in_order;
-  for (const std::uint64_t seed : {0, 1}) {
+  for (const std::uint64_t seed : kSeeds) {
     const cases::Outputs out = run_emulated(p, state, entries, seed);
     ASSERT_TRUE(cases::matches(p, expected, out))
         << state->cuda->kernels.classes[0].name << " and " << state->cuda->kernels.classes[1].family << ", seed " << seed;
     // Which blocks and warps come first changes no bit.
-    if (seed == 0) {
+    if (seed == kSeeds[0]) {
       in_order = out.all_bits();
     } else {
       ASSERT_EQ(out.all_bits(), in_order) << "seed " << seed;
