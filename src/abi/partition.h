@@ -2,7 +2,8 @@
 // headers, so that NVRTC compiles it too and a device-side planner can write the same bytes.
 // The line is stored once per *strip* (the tiles of one group of query rows) and repeated for the strip's KV heads, so a search skips
 // whole strips and heads by one multiplication. A capacity is found by bisection; every unit then takes what fits, in order. A tile is
-// cut between items or, where items may be cut, at multiples of its KV block; a cut repeats the fixed cost of a piece.
+// cut between items or, where items may be cut, at multiples of its KV block; a cut repeats the fixed cost of a piece. Units may hold tiles
+// of the line's beginning already (plan_deal.cc): they take that much less of the rest.
 #pragma once
 
 #include <cstdint>
