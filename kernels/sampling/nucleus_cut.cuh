@@ -85,8 +85,8 @@ __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::guess(const Vec16 (&x)[
     float margin = slack + 4.0F * sqrt(before_squares);
     bool may = before + (margin + 8.0F * float_of(origin + ((max(bin, 1U) - 1U) << shift) + (1U << shift) / 2)) >= need;
     bool must = before - margin >= need;
-    u32 low_at = 0xffffffffU,
-        high_at = 0;  // the first bin that may be, the last that must be, each with what is counted before or with it
+    // The first bin that may be, the last that must be, each with what is counted before or with it.
+    u32 low_at = 0xffffffffU, high_at = 0;
     float low_sum = 0, low_squares = 0;
 #pragma unroll
     for (u32 i = 0; i < 4; ++i) {

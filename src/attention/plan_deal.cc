@@ -13,8 +13,8 @@ using abi::LineSpot;
 using abi::LineStrip;
 using abi::LineTile;
 
-constexpr int kUnitBits = 12;
-constexpr std::int64_t kMostHeld = std::int64_t{1} << 50;
+constexpr int kUnitBits = 12;                              // of a unit's number; with more units nothing is dealt
+constexpr std::int64_t kMostHeld = std::int64_t{1} << 50;  // so that a cost and a number fit 63 bits
 
 /// Units by what they hold: a tree of minima over what they hold and, in the low bits, their numbers.
 class Units {

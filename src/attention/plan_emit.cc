@@ -237,7 +237,8 @@ std::int64_t cost_of(const abi::Line& line) {
   return cost;
 }
 
-/// Whether tiles of a list read keys that others of it read, too: large ones, of which a KV head has several.
+/// Whether tiles of a list may read keys that others of it read, too: large ones may, as a KV head can have several. Gangs have lines of
+/// their own for that, and short units at the end leave no equal shares to deal.
 bool shares_keys(const Planner& p, const ScheduleState& schedule, int list, const UnitShares& shares) {
   return schedule.separate_classes && list == kLarge && p.gang == 1 && shares.share == 0;
 }
@@ -299,7 +300,7 @@ std::int64_t emit_items(Planner& p, const ScheduleState& schedule, WorkItem* out
     p.merges.clear();
     p.merge_parts.clear();
   };
-  if (p.regions.empty() && !single_items) clear_merges();
+  if (p.regions.empty() && !single_items) clear_merges();  // single items write over them, which is a thirtieth of a decode plan
   std::int64_t written = 0;
   for (int list = 0; list < kNumClasses; ++list) {
     const int begin = class_unit_begin(schedule, list);
