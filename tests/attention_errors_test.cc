@@ -334,10 +334,21 @@ TEST(AttentionErrors, RunNamesWhatIsWrongAndWritesNothing) {
        {"lse shares memory with segments[0].store.v;"},
        [](auto& s) { s.args.lse.data = const_cast<void*>(s.segments[0].store.v.data); }},
       {"lse in o", {"lse shares memory with o;"}, [](auto& s) { s.args.lse.data = s.args.o.data; }},
-      {"o in the page table", {"o shares memory with segments[0].kv_indices;"}, [](auto& s) { s.args.o.data = s.ids.data(); }},
+      {"o in the page table",
+       {"o shares memory with segments[0].kv_indices;"},
+       [](auto& s) {  // in room of its own, so that no other argument lies under it
+         const std::size_t entries = s.ids.size();
+         s.ids.resize(entries + static_cast<std::size_t>(s.args.o.numel()));
+         s.segments[0].kv_indices = std::span(s.ids).first(entries);
+         s.args.o.data = s.ids.data();
+       }},
       {"lse in the workspace",
        {"lse shares memory with workspace;"},
-       [](auto& s) { s.args.lse.data = s.args.workspace.data() + s.args.workspace.size() - 4; }},
+       [](auto& s) {
+         const std::size_t bytes = static_cast<std::size_t>(s.args.lse.numel()) * sizeof(float);
+         ASSERT_GE(s.args.workspace.size(), bytes);
+         s.args.lse.data = s.args.workspace.data() + s.args.workspace.size() - bytes;
+       }},
       {"o expanded over tokens", {"o has elements that share memory"}, [](auto& s) { s.args.o.strides[0] = 0; }},
       {"heads of o in each other", {"o has elements that share memory"}, [](auto& s) { s.args.o.strides[1] = 63; }},
       {"lse expanded over heads", {"lse has elements that share memory"}, [](auto& s) { s.args.lse.strides[1] = 0; }},
