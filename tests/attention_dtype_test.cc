@@ -11,6 +11,8 @@ TEST_P(AttentionCases, MatchesReference) { check(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Types, AttentionCases, testing::ValuesIn(dtype_cases()),
                          [](const testing::TestParamInfo<AttentionCase>& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(CodeOutputs, AttentionCases, testing::ValuesIn(code_output_cases()),
+                         [](const testing::TestParamInfo<AttentionCase>& info) { return info.param.name; });
 INSTANTIATE_TEST_SUITE_P(TokenGroups, AttentionCases, testing::ValuesIn(token_group_cases()),
                          [](const testing::TestParamInfo<AttentionCase>& info) { return info.param.name; });
 

@@ -49,6 +49,12 @@ TEST(AttentionErrors, ScheduleNamesWhatIsWrong) {
       {"rope part as large as the head", {"head_dim_rope"}, [](auto& s, auto&) { s.head_dim_rope = 64; }},
       {"q of 8 bits", {"q_dtype", "e4m3"}, [](auto& s, auto&) { s.q_dtype = DType::e4m3; }},
       {"o of integers", {"o_dtype", "i32"}, [](auto& s, auto&) { s.o_dtype = DType::i32; }},
+      {"a partial state of codes",
+       {"o_dtype", "e4m3", "partial_state"},
+       [](auto& s, auto&) {
+         s.o_dtype = DType::e4m3;
+         s.partial_state = true;
+       }},
       {"k of integers", {"k_dtype"}, [](auto& s, auto&) { s.k_dtype = DType::i64; }},
       {"v of bytes", {"v_dtype", "u8"}, [](auto& s, auto&) { s.v_dtype = DType::u8; }},
       {"quantised without scale", {"k_scale"}, [](auto& s, auto&) { s.k_dtype = DType::e4m3; }},
@@ -362,6 +368,33 @@ TEST(AttentionErrors, RunNamesWhatIsWrongAndWritesNothing) {
        }},
   };
   expect_run_errors(Problem(good_case()), faults);
+}
+
+TEST(AttentionErrors, OutputScales) {
+  static float scale = 1;
+  const auto give = [](float value) {
+    return [value](RunState& s) {
+      scale = value;
+      s.args.o_scale = TensorView(&scale, DType::f32, {1});
+    };
+  };
+  expect_run_errors(Problem(good_case()), {{"a scale of f32", {"o_scale", "f32", "8 bits"}, give(1)}});
+  AttentionCase c = good_case();
+  c.spec.o_dtype = DType::e4m3;
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  expect_run_errors(Problem(c),
+                    {
+                        {"zero", {"o_scale=0", "> 0"}, give(0)},
+                        {"negative", {"o_scale=-1"}, give(-1)},
+                        {"infinite", {"o_scale=inf"}, give(kInf)},
+                        {"NaN", {"o_scale=nan"}, give(std::numeric_limits<float>::quiet_NaN())},
+                        {"so small that its inverse is infinite", {"o_scale=1e-40", "inverse"}, give(1e-40F)},
+                        {"of another type", {"o_scale is f16", "f32"}, [](auto& s) { s.args.o_scale.dtype = DType::f16; }},
+                        {"two numbers", {"o_scale has 2"}, [](auto& s) { s.args.o_scale.shape[0] = 2; }},
+                        {"null", {"o_scale.data is null"}, [](auto& s) { s.args.o_scale.data = nullptr; }},
+                        {"on a GPU", {"o_scale"}, [](auto& s) { s.args.o_scale.device.kind = DeviceKind::cuda; }},
+                        {"lse in it", {"lse shares memory with o_scale"}, [](auto& s) { s.args.lse.data = s.args.o_scale.data; }},
+                    });
 }
 
 TEST(AttentionErrors, QuantisedStoresNeedTheirScales) {

@@ -101,7 +101,7 @@ struct AttentionSpec {
   DType q_dtype = DType::bf16;  ///< f32, f16, bf16; CUDA also e4m3
   DType k_dtype = DType::bf16;  ///< f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4
   DType v_dtype = DType::bf16;
-  DType o_dtype = DType::bf16;  ///< f32, f16, bf16
+  DType o_dtype = DType::bf16;  ///< f32, f16, bf16; e4m3, e5m2 with a scale at run time
   /// Of K's second tensor (head_dim_rope > 0). Not given: k_dtype, with scales of its own if quantised; or f32, f16, bf16 beside any K.
   std::optional<DType> k_rope_dtype{};
   ScaleGranularity k_scale = ScaleGranularity::none;
@@ -109,7 +109,7 @@ struct AttentionSpec {
   bool v_is_k = false;          ///< V is a view of K's first head_dim_vo dims (MLA): the store is read once
   double sm_scale = 0;          ///< 0 = 1 / sqrt(head_dim_qk)
   LseKind lse = LseKind::none;  ///< f32 [num_tokens, num_qo_heads]
-  /// The result is to be merged elsewhere: leaves out the sink and the output transform; needs lse and softmax.
+  /// The result is to be merged elsewhere: leaves out the sink and the output transform; needs lse, softmax and O of 16 bits or more.
   bool partial_state = false;
   bool batch_invariant = false;  ///< a row's bits depend on its own request only (docs/numerics.md)
   Variant variant{};
@@ -287,6 +287,8 @@ struct AttentionArgs {
   std::span<const ParamValue> params{};     ///< values of run-time parameters
   TensorView o{};                           ///< [num_tokens, num_qo_heads, head_dim_vo], last dim dense; every element is written
   TensorView lse{};                         ///< f32 [num_tokens, num_qo_heads] where the spec asks for it
+  /// O of e4m3 or e5m2: f32 [1], finite and > 0; O holds the codes nearest to value / o_scale, saturated. Not given: 1.
+  TensorView o_scale{};
   /// 64-byte aligned; contents need not be initialised. CPU: >= plan.info().workspace_bytes; CUDA: >= schedule.workspace_bytes().
   std::span<std::byte> workspace{};
   void* stream = nullptr;                   ///< CUDA: a CUstream or cudaStream_t; null = the default stream

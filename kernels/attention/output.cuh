@@ -63,7 +63,12 @@ __device__ __forceinline__ void store_row(u8* g_row, int dim, int dims, const fl
   using T = Storage<t>;
   if (aligned && dim + kN <= dims) {
     if constexpr (t == Type::f32) return store_floats(reinterpret_cast<float*>(g_row) + dim, x);
-    if constexpr (t != Type::f32 && kN % 2 == 0) {
+    if constexpr (bits(t) == 8 && kN % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < kN; i += 4) *reinterpret_cast<u32*>(g_row + dim + i) = pack_codes<T>(x[i], x[i + 1], x[i + 2], x[i + 3]);
+      return;
+    }
+    if constexpr (bits(t) == 16 && kN % 2 == 0) {
       u32 pairs[kN / 2];
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) pairs[i] = pack<T>(x[2 * i], x[2 * i + 1]);
@@ -130,6 +135,7 @@ struct RowWriter {
   float* g_part_ml;
   u8* g_o;
   float* g_lse;
+  float code_factor;  // of O of 8 bits: what values are multiplied by
   RowEnd end;
   typename Variant::OutputRow hook;
   bool aligned;
@@ -147,6 +153,7 @@ struct RowWriter {
             .g_part_ml = p.part_ml + 2 * part,
             .g_o = nullptr,
             .g_lse = nullptr,
+            .code_factor = 1.0F,
             .end = {},
             .hook = {},
             .aligned = true};
@@ -164,10 +171,12 @@ struct RowWriter {
                    .g_part_ml = nullptr,
                    .g_o = row_address(p.o, place.token, place.q_head),
                    .g_lse = nullptr,
+                   .code_factor = 1.0F,
                    .end = end_row<c, Variant>(params, state, place.q_head),
                    .hook = {},
                    .aligned = rows_aligned(p.o, 16)};
     if constexpr (c.lse != Lse::none) w.g_lse = p.lse + place.token * p.lse_token_stride + place.q_head * p.lse_head_stride;
+    if constexpr (bits(c.o_type) == 8) w.code_factor = p.o_scale != nullptr ? 1.0F / *p.o_scale : 1.0F;
     if constexpr (kHooked) w.hook = Variant::output_row(params, describe_row<c>(p, row, kv_head));
     return w;
   }
@@ -192,6 +201,7 @@ struct RowWriter {
     for (int i = 0; i < kN; ++i) {
       x[i] = Variant::kSoftmax && end.empty ? 0.0F : Variant::kSoftmax ? x[i] * end.factor : x[i];
       if constexpr (kHooked) x[i] = Variant::output(params, hook, x[i], dim + i);
+      if constexpr (bits(c.o_type) == 8) x[i] *= code_factor;
     }
     store_row<c.o_type>(g_o, dim, c.head_dim_vo, x, aligned);
   }

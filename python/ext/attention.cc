@@ -79,7 +79,7 @@ void bind_spec(nb::module_& m) {
           "num_qo_heads: any multiple of num_kv_heads.\n"
           "head_dim_qk, head_dim_vo: 1 to 1024; head_dim_vo=0: head_dim_qk.\n"
           "head_dim_rope: > 0: Q and K come in two arrays, the second holds the last head_dim_rope dims (MLA).\n"
-          "q_dtype, o_dtype: f32, f16 or bf16. o_dtype=None: q_dtype.\n"
+          "q_dtype, o_dtype: f32, f16 or bf16, o_dtype also e4m3 or e5m2. o_dtype=None: q_dtype.\n"
           "k_dtype, v_dtype: f32, f16, bf16, e4m3, e5m2, i8, nvfp4 or mxfp4. None: q_dtype, k_dtype.\n"
           "k_scale, v_scale: where quantised data has its scales: \"tensor\", \"head\", \"token_head\", \"token_group\" (one for each 128 "
           "dims of\n"

@@ -89,7 +89,7 @@ void add_all(Segments& out, nb::handle kv, const AttentionSpec& spec, Device dev
 }
 
 struct RunArguments {
-  nb::handle q, kv, kv_indices, page_pos, q_rope, out, lse, params, stream;
+  nb::handle q, kv, kv_indices, page_pos, q_rope, out, lse, o_scale, params, stream;
 };
 
 class Attention {
@@ -152,6 +152,7 @@ class Attention {
       page_pos = DeviceIndices<std::int64_t>(a.page_pos, "page_pos", device);
       segments.add(*store, kv_indices.view(), page_pos.view(), spec, device);
     }
+    const Array o_scale = optional_array(a.o_scale, "o_scale");
     const ParamValues params(a.params, schedule_.state().program.params);
     const bool wants_lse = spec.lse != LseKind::none;
     if (!wants_lse && !a.lse.is_none()) bad_value("lse", "is given, but the spec asks for none (lse=\"none\")");
@@ -166,6 +167,7 @@ class Attention {
     args.params = params.values();
     args.o = out.view;
     args.lse = lse.view;
+    args.o_scale = o_scale.view;
     args.stream = stream(a.stream, q);
     args.workspace = workspace(q, args.stream);
     args.device_plan = device_plan();
@@ -349,18 +351,18 @@ void bind_attention_run(nb::module_& m) {
       .def(
           "run",
           [](Attention& self, nb::handle q, nb::handle kv, nb::handle kv_indices, nb::handle page_pos, nb::handle q_rope, nb::handle out,
-             nb::handle lse, nb::handle params, nb::handle stream) {
-            return self.run({q, kv, kv_indices, page_pos, q_rope, out, lse, params, stream});
+             nb::handle lse, nb::handle o_scale, nb::handle params, nb::handle stream) {
+            return self.run({q, kv, kv_indices, page_pos, q_rope, out, lse, o_scale, params, stream});
           },
           nb::arg("q"), nb::arg("kv"), nb::kw_only(), nb::arg("kv_indices") = nb::none(), nb::arg("page_pos") = nb::none(),
-          nb::arg("q_rope") = nb::none(), nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(), nb::arg("params") = nb::none(),
-          nb::arg("stream") = nb::none(),
+          nb::arg("q_rope") = nb::none(), nb::arg("out") = nb::none(), nb::arg("lse") = nb::none(), nb::arg("o_scale") = nb::none(),
+          nb::arg("params") = nb::none(), nb::arg("stream") = nb::none(),
           nb::sig(
               "def run(self, q: girih._typing.ArrayLike, kv: SegmentData | KvStore | collections.abc.Sequence[SegmentData | KvStore], *, "
               "kv_indices: girih._typing.IndicesLike | None = None, page_pos: girih._typing.IndicesLike | None = None, "
               "q_rope: girih._typing.ArrayLike | None = None, out: girih._typing.ArrayLike | None = None, "
-              "lse: girih._typing.ArrayLike | None = None, params: girih._typing.Params | None = None, "
-              "stream: girih._typing.StreamLike | None = None) -> typing.Any"),
+              "lse: girih._typing.ArrayLike | None = None, o_scale: girih._typing.ArrayLike | None = None, "
+              "params: girih._typing.Params | None = None, stream: girih._typing.StreamLike | None = None) -> typing.Any"),
           "Computes the planned batch for one layer. On CUDA queues work on the stream, waits for nothing, and can be captured in a graph\n"
           "(after one run outside, which allocates the workspace).\n\n"
           "q: [num_tokens, num_qo_heads, head_dim_qk - head_dim_rope], last dimension dense, of the spec's q_dtype.\n"
@@ -370,6 +372,8 @@ void bind_attention_run(nb::module_& m) {
           "out: [num_tokens, num_qo_heads, head_dim_vo] of o_dtype; lse: f32 [num_tokens, num_qo_heads]. None: made by q's library "
           "(torch,\n"
           "  NumPy). A row that sees no key gets 0 and -inf.\n"
+          "o_scale: where o_dtype is e4m3 or e5m2: one f32 on q's device, > 0; out holds the codes nearest to value / o_scale, saturated. "
+          "None: 1.\n"
           "params: {name: number or array on the device} for the variant's run-time parameters.\n"
           "stream: CUDA: None = the current stream of q's library, else the default stream.\n\n"
           "Returns out, or (out, lse) where spec.lse is not \"none\". Raises ValueError before anything is written.")

@@ -75,7 +75,8 @@ struct AttentionParams {
   float* part_ml;  // [part_rows, 2]: running maximum (base-2 units), sum
   float* chunk_o;  // batch_invariant: [units of the class, tile_rows, part_stride] the fold so far of the tile at work
   float* chunk_ml;
-  float score_factor;  // sm_scale, times log2(e) where the logits hook is absent
+  const float* o_scale;  // of O of 8 bits; null: 1
+  float score_factor;    // sm_scale, times log2(e) where the logits hook is absent
   std::int32_t num_segments;
   std::int32_t num_units;    // of all classes, as the header has it: with it the items are found without reading the header
   std::int32_t first_unit;   // of this launch's class: block b runs unit first_unit + b

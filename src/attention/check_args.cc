@@ -2,6 +2,7 @@
 #include "attention/check_args.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "attention/overlap.h"
 #include "attention/spec.h"
@@ -59,6 +60,23 @@ RowsView check_lse(const ScheduleState& s, const TensorView& t, std::int64_t tok
   if (t.data == nullptr && tokens * heads > 0) fail(Code::invalid_argument, kOp, "lse.data is null");
   check_aligned(s, "lse", t.data, DType::f32);
   return {.data = static_cast<std::byte*>(t.data), .dtype = DType::f32, .token_stride = t.strides[0] * 4, .head_stride = t.strides[1] * 4};
+}
+
+/// A GPU's value is the caller's promise, as all that lies there.
+const float* check_o_scale(const ScheduleState& s, const TensorView& t) {
+  if (t.rank == 0) return nullptr;
+  if (bits(s.spec.o_dtype) != 8)
+    fail(Code::invalid_argument, kOp, "o_scale is given, but o is {}; only codes of 8 bits have one", name(s.spec.o_dtype));
+  if (t.dtype != DType::f32) fail(Code::invalid_argument, kOp, "o_scale is {}; must be f32", name(t.dtype));
+  if (t.numel() != 1) fail(Code::invalid_argument, kOp, "o_scale has {} elements; must be one number", t.numel());
+  check_place(s, "o_scale", t.device);
+  if (t.data == nullptr) fail(Code::invalid_argument, kOp, "o_scale.data is null");
+  check_aligned(s, "o_scale", t.data, DType::f32);
+  const auto* scale = static_cast<const float*>(t.data);
+  if (!on_device(s) && !(*scale > 0 && std::isfinite(*scale) && std::isfinite(1 / *scale))) {
+    fail(Code::invalid_argument, kOp, "o_scale={} must be > 0 and finite, as its inverse", *scale);
+  }
+  return scale;
 }
 
 void check_plane(const ScheduleState& s, std::int64_t segment, const char* field, const KvPlane& p, DType dtype, ScaleGranularity scale,
@@ -158,6 +176,7 @@ CheckedArgs check_args(const ScheduleState& s, const PlanState& plan, const Atte
     fail(Code::invalid_argument, kOp, "q_rope is given, but spec.head_dim_rope=0");
   }
   run.o = check_rows(s, "o", args.o, spec.o_dtype, tokens, spec.num_qo_heads, spec.head_dim_vo);
+  run.o_scale = check_o_scale(s, args.o_scale);
   if (spec.lse != LseKind::none) {
     run.lse = check_lse(s, args.lse, tokens, spec.num_qo_heads);
   } else if (args.lse.rank != 0) {

@@ -23,6 +23,7 @@ struct RowsView {
 
 struct CheckedArgs {
   RowsView q, q_rope, o, lse;
+  const float* o_scale = nullptr;  // null: 1
   std::span<const SegmentData> segments;
   variant::ParamTable params{};  // the plan's and the call's
   std::byte* workspace = nullptr;

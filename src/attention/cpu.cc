@@ -57,8 +57,8 @@ ScratchOffsets cpu_scratch(const ScheduleState& s) {
   return o;
 }
 
-/// The bf16 dot product rounds weights to bf16, as O will be: only where O and Q are bf16, and K and V are held exactly by bf16, which
-/// codes times the scales of their parts are not.
+/// The bf16 dot product rounds weights to bf16, as O will be: only where Q is bf16, O no finer, and K and V are held exactly by bf16,
+/// which codes times the scales of their parts are not.
 static bool uses_bf16_dot(const ScheduleState& s) {
   const auto fits = [](DType t, ScaleGranularity scale) {
     return t == DType::bf16 || (bits(t) == 8 && scale != ScaleGranularity::token_group);
@@ -66,7 +66,7 @@ static bool uses_bf16_dot(const ScheduleState& s) {
   const AttentionSpec& spec = s.spec;
   const bool plain_keys = s.program.query.empty() && s.program.key.empty() && !s.program.rope;  // else Q and K need f32
   return s.cpu_target == CpuTarget::avx3_bf16 && plain_keys && s.program.value.empty() && s.program.softmax &&
-         spec.q_dtype == DType::bf16 && spec.o_dtype == DType::bf16 && fits(spec.k_dtype, spec.k_scale) &&
+         spec.q_dtype == DType::bf16 && (spec.o_dtype == DType::bf16 || bits(spec.o_dtype) == 8) && fits(spec.k_dtype, spec.k_scale) &&
          fits(spec.v_dtype, spec.v_scale) && (spec.head_dim_rope == 0 || (spec.k_dtype == DType::bf16 && rope_dtype(spec) == DType::bf16));
 }
 

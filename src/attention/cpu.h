@@ -20,6 +20,7 @@ struct CpuRun {
   const PlanView* plan = nullptr;
   std::span<const SegmentData> segments;
   RowsView q, q_rope, o, lse;
+  float o_factor = 1;  // of codes: what values are multiplied by
   variant::ParamTable params{};
   float* part_o = nullptr;       // [part_rows, part_stride]
   float* part_ml = nullptr;      // [part_rows, 2]

@@ -49,7 +49,8 @@ HWY_INLINE void add_row(float* o, const float* o2, int ldv) {
   for (int i = 0; i < ldv; i += kLanes) hn::StoreU(hn::Add(hn::LoadU(df, o + i), hn::LoadU(df, o2 + i)), df, o + i);
 }
 
-HWY_INLINE void store_output_row(const RowsView& view, const RowVars& r, int dim, const float* x) {
+/// `factor`: of codes.
+HWY_INLINE void store_output_row(const RowsView& view, const RowVars& r, int dim, const float* x, float factor) {
   std::byte* p = view.at(r.q_row, r.q_head);
   switch (view.dtype) {
     case DType::f32: std::memcpy(p, x, static_cast<std::size_t>(dim) * 4); return;
@@ -59,6 +60,14 @@ HWY_INLINE void store_output_row(const RowsView& view, const RowVars& r, int dim
         const std::uint16_t code = encode_f16(x[i]);
         std::memcpy(out + 2 * i, &code, 2);
       }
+      return;
+    }
+    case DType::e4m3: {
+      for (int i = 0; i < dim; ++i) p[i] = static_cast<std::byte>(encode_e4m3(x[i] * factor));
+      return;
+    }
+    case DType::e5m2: {
+      for (int i = 0; i < dim; ++i) p[i] = static_cast<std::byte>(encode_e5m2(x[i] * factor));
       return;
     }
     default: {
@@ -107,7 +116,7 @@ HWY_INLINE void finish_row(Tile& t, const RowVars& r, float m, float l, float* o
   if (!s.program.output.empty() && !spec.partial_state) {
     hv::evaluate_transform(s.program.output, t.run->params, r, 0, dvo, o, t.eval);
   }
-  store_output_row(t.run->o, r, dvo, o);
+  store_output_row(t.run->o, r, dvo, o, t.run->o_factor);
 }
 
 /// Writes row i of the tile's state to the workspace.

@@ -44,6 +44,7 @@ abi::AttentionParams cuda_params(const ScheduleState& s, const CheckedArgs& args
   p.q = rows_arg(args.q);
   p.q_rope = rows_arg(args.q_rope);
   p.o = rows_arg(args.o);
+  p.o_scale = args.o_scale;
   p.lse = reinterpret_cast<float*>(args.lse.data);
   p.lse_token_stride = args.lse.token_stride / 4;
   p.lse_head_stride = args.lse.head_stride / 4;

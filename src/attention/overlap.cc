@@ -175,6 +175,7 @@ void check_outputs_apart(const AttentionSpec& spec, const AttentionArgs& args) {
   };
   check(region_of(args.q), "q");
   check(region_of(args.q_rope), "q_rope");
+  check(region_of(args.o_scale), "o_scale");
   check(region_of(args.workspace.data(), std::ssize(args.workspace)), "workspace");
   for (const ParamValue& param : args.params) check(region_of(param.array), "params");
   for (std::size_t i = 0; i < args.segments.size(); ++i) check_segment(outputs, spec, args.segments[i], i);

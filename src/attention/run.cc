@@ -24,6 +24,7 @@ void run_on_cpu(const Context& context, const ScheduleState& s, const PlanState&
                     .q_rope = checked.q_rope,
                     .o = checked.o,
                     .lse = checked.lse,
+                    .o_factor = checked.o_scale == nullptr ? 1.0F : 1.0F / *checked.o_scale,
                     .params = checked.params,
                     .part_o = reinterpret_cast<float*>(checked.workspace + checked.at.part_o),
                     .part_ml = reinterpret_cast<float*>(checked.workspace + checked.at.part_ml),

@@ -11,6 +11,7 @@ namespace girih {
 
 std::vector<AttentionCapability> attention_capabilities() {
   const std::vector<DType> plain = {DType::f32, DType::f16, DType::bf16};
+  const std::vector<DType> written = {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2};
   const std::vector<DType> stored = {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8, DType::nvfp4, DType::mxfp4};
   const std::vector<std::string> all = {"ragged",      "paged",       "strided_table", "per_head_table", "page_pos",        "cascade",
                                         "mla",         "two_part_qk", "rope",          "mask",           "logits",          "transforms",
@@ -20,7 +21,7 @@ std::vector<AttentionCapability> attention_capabilities() {
     return AttentionCapability{.device = device,
                                .family = std::move(family),
                                .q_dtypes = plain,
-                               .o_dtypes = plain,
+                               .o_dtypes = written,
                                .kv_dtypes = stored,
                                .max_head_dim = 1024,
                                .features = all};
@@ -154,6 +155,9 @@ AttentionSpec normalise(const AttentionSpec& given, const variant::Program& prog
   if (spec.partial_state && (spec.lse == LseKind::none || !program.softmax)) {
     fail(Code::invalid_argument, kOp,
          "spec.partial_state=true needs spec.lse (natural or base2) and softmax, or the state cannot be merged");
+  }
+  if (spec.partial_state && bits(spec.o_dtype) == 8) {
+    fail(Code::unsupported, kOp, "spec.o_dtype={} with partial_state: a state to be merged needs f32, f16 or bf16", name(spec.o_dtype));
   }
   if (!program.texts.empty() && device == DeviceKind::cpu) {
     fail(Code::unsupported, kOp,

@@ -33,6 +33,7 @@ void run(const Call& call, const Context& context, const Schedule& schedule, con
               .params = values.span(),
               .o = tensor(call, a.o, Field(field, "o")),
               .lse = tensor(call, a.lse, Field(field, "lse")),
+              .o_scale = tensor(call, a.o_scale, Field(field, "o_scale")),
               .workspace = {static_cast<std::byte*>(a.workspace), static_cast<std::size_t>(a.workspace_bytes)},
               .stream = a.stream,
               .device_plan = uploaded == nullptr ? nullptr : &call.handle(uploaded, Field(field, "device_plan")).value});

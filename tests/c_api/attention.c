@@ -192,6 +192,29 @@ static void paged_decode(girih_context* context) {
     compare(&naive, r, kv_len[r] - 1, see_window, o, lse);
   }
 
+  // The same as codes, of a scale: within half a step of e4m3.
+  girih_schedule* coded = NULL;
+  spec.o_dtype = GIRIH_E4M3;
+  spec.variant = variant = window_and_cap();
+  OK(girih_schedule_create(context, &spec, &limits, NULL, &coded));
+  girih_variant_destroy(variant);
+  girih_plan* coded_plan = NULL;
+  OK(girih_plan_create(coded, &coded_plan));
+  OK(girih_plan_update(coded_plan, &batch, &info));
+  static uint8_t codes[kRequests * kQoHeads * kDim];
+  float scale = 0.01F;
+  girih_attention_args coded_args = args;
+  coded_args.o = dense(codes, GIRIH_E4M3, 3, kRequests, kQoHeads, kDim, 0);
+  coded_args.o_scale = dense(&scale, GIRIH_F32, 1, 1, 0, 0, 0);
+  OK(girih_run(context, coded, coded_plan, &coded_args));
+  for (int64_t i = 0; i < COUNT(o); ++i) {
+    const int exponent = codes[i] >> 3 & 15, mantissa = codes[i] & 7;
+    const double magnitude = exponent > 0 ? ldexp(8 + mantissa, exponent - 10) : ldexp(mantissa, -9);
+    NEAR(scale * (codes[i] & 0x80 ? -magnitude : magnitude), o[i], 0.0626 * fabs(o[i]) + 1e-5);
+  }
+  girih_plan_destroy(coded_plan);
+  girih_schedule_destroy(coded);
+
   // The plan as bytes, taken over by another: the same bits.
   const void* blob = NULL;
   int64_t bytes = 0;
@@ -469,7 +492,7 @@ static void lengths_and_capabilities(void) {
     int paged = 0, nvfp4 = 0;
     for (int64_t f = 0; f < row.num_features; ++f) paged += strcmp(row.features[f], "paged") == 0;
     for (int64_t t = 0; t < row.num_kv_dtypes; ++t) nvfp4 += row.kv_dtypes[t] == GIRIH_NVFP4;
-    found += paged == 1 && nvfp4 == 1 && row.max_head_dim == 1024 && row.num_q_dtypes == 3 && row.num_o_dtypes == 3;
+    found += paged == 1 && nvfp4 == 1 && row.max_head_dim == 1024 && row.num_q_dtypes == 3 && row.num_o_dtypes == 5;
   }
   CHECK(found == 1);
   girih_attention_capability beyond;

@@ -47,7 +47,7 @@ SegmentData = struct("SegmentData", ("struct_size", u64), ("store", Store), ("kv
                      ("page_pos", ptr), ("num_page_pos", i64))
 Args = struct("Args", ("struct_size", u64), ("q", Tensor), ("q_rope", Tensor), ("segments", ptr), ("num_segments", i64), ("params", ptr),
               ("num_params", i64), ("o", Tensor), ("lse", Tensor), ("workspace", ptr), ("workspace_bytes", i64), ("stream", ptr),
-              ("device_plan", ptr))
+              ("device_plan", ptr), ("o_scale", Tensor))
 RowFloat = struct("RowFloat", ("rows", Tensor), ("value", f32), ("reserved", i32))
 RowInt = struct("RowInt", ("rows", Tensor), ("value", i64))
 Lists = struct("Lists", ("indptr", Tensor), ("tokens", Tensor))

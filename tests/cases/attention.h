@@ -324,6 +324,48 @@ inline std::vector<AttentionCase> dtype_cases() {
   return cases;
 }
 
+/// O of codes: every width of rows and alignment, split keys, hooks, sinks, levels, MLA, 8-bit inputs, and numbers past the largest code.
+inline std::vector<AttentionCase> code_output_cases() {
+  using G = ScaleGranularity;
+  std::vector<AttentionCase> cases;
+  const auto add = [&cases](std::string name, AttentionSpec spec, DType o, const Lengths& l,
+                            Layout layout = Layout::nhd) -> AttentionCase& {
+    spec.o_dtype = o;
+    cases.push_back(make_case(fmt::format("out_{}_{}", girih::name(o), name), spec, l, layout));
+    return cases.back();
+  };
+  const Lengths mixed = lengths("mixed");
+  const Lengths prefill{"", {150, 0, 70}, {333, 5, 70}};
+  for (const DType o : {DType::e4m3, DType::e5m2}) {
+    for (const int dim : {3, 40, 64, 128}) add(fmt::format("dim{}", dim), make_spec(6, 2, dim), o, mixed);
+    add("prefill", make_spec(6, 2, 128), o, prefill);
+    add("dim256", make_spec(4, 2, 256), o, prefill, Layout::ragged);
+    add("dim192x128", make_spec(4, 2, 192, 128), o, mixed);
+    add("split_keys", make_spec(8, 1, 64), o, {"", {1, 3}, {4000, 900}});
+    AttentionCase& f32 = add("f32", make_spec(4, 2, 64), o, mixed);
+    f32.spec.q_dtype = DType::f32;
+    set_kv(f32.spec, DType::f32, G::none, DType::f32, G::none);
+  }
+  AttentionCase& mla = add("mla", make_spec(16, 1, 576, 512), DType::e4m3, mixed);
+  mla.spec.head_dim_rope = 64;
+  mla.spec.v_is_k = true;
+  set_kv(add("of_codes", make_spec(4, 2, 128), DType::e4m3, mixed).spec, DType::e4m3, G::head, DType::e4m3, G::token_head);
+  add("saturated", make_spec(4, 2, 64), DType::e4m3, prefill).o_scale = 0.0005F;
+  add("invariant", make_spec(4, 2, 64), DType::e4m3, {"", {60, 3}, {4200, 2100}}).spec.batch_invariant = true;
+  AttentionCase& sinks = add("sinks", make_spec(6, 2, 128), DType::e4m3, mixed);
+  sinks.spec.variant.sink = variants::sinks();
+  sinks.params = {{"sinks", ParamTime::run, std::vector<float>{0.5F, -1.0F, 2.0F, 0.0F, 1.0F, -3.0F}}};
+  AttentionCase& hook = add("output_hook", make_spec(4, 2, 64), DType::e4m3, mixed);
+  hook.spec.variant.output = x() * ArrayParam("gate", DType::f32)[q_head()];
+  hook.params = {{"gate", ParamTime::run, std::vector<float>{0.5F, -1.0F, 2.0F, 0.25F}}};
+  AttentionCase& levels = add("cascade", make_spec(6, 2, 128), DType::e4m3, {"", {1, 12, 30}, {30, 12, 40}});
+  SegmentCase shared = levels.segments[0];
+  shared.qo_indptr = {0, 43};
+  shared.kv_len = {192};
+  levels.segments.insert(levels.segments.begin(), shared);
+  return cases;
+}
+
 /// Scales of parts of a row, and a second tensor of K of a type of its own; above all MLA's tokens of 656 bytes (DeepSeek-V3.2).
 inline std::vector<AttentionCase> token_group_cases() {
   using G = ScaleGranularity;

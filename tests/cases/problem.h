@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -72,6 +73,7 @@ struct AttentionCase {
   std::vector<std::int64_t> kv_len, q_pos, q_rope_pos;  // optional, per request
   std::vector<ref::Param> params;
   std::vector<std::int64_t> data_id;                      // identity of request r's data (segments without qo_indptr likewise); empty = r
+  float o_scale = 0.0125F;                                // where o has 8 bits
   bool packed_q = false;                                  // q is a slice of packed QKV rows
   std::function<double(const Site&, double)> edit;        // replaces a drawn value
   std::function<double(const Site&, double)> edit_scale;  // token_group: replaces a drawn scale; the site's dim is any of the group
@@ -643,16 +645,26 @@ class Outputs {
     row_ = heads_ * dim_ + gap;
     o_bytes_.assign(static_cast<std::size_t>((tokens_ * row_ + 2 * kMargin) * item), std::byte{0xff});
     o = TensorView(o_bytes_.data() + kMargin * item, dtype_, {tokens_, heads_, dim_}, {row_, dim_, 1});
+    if (bits(dtype_) == 8) {
+      scale_.assign(1, p.c.o_scale);
+      o_scale = TensorView(scale_.data(), DType::f32, {1});
+    }
     if (p.spec.lse == LseKind::none) return;
     lse_bytes_.assign(static_cast<std::size_t>((tokens_ * (heads_ + 3) + 2 * kMargin) * 4), std::byte{0xff});
     lse = TensorView(lse_bytes_.data() + kMargin * 4, DType::f32, {tokens_, heads_}, {heads_ + 3, 1});
   }
 
   TensorView o{}, lse{};
+  TensorView o_scale{};  // where o holds codes
 
+  /// What a code of 1 stands for, and the largest number that o can hold.
+  double unit() const { return scale_.empty() ? 1 : static_cast<double>(scale_[0]); }
+  double largest() const {
+    return dtype_ == DType::e4m3 ? 448 * unit() : dtype_ == DType::e5m2 ? 57344 * unit() : std::numeric_limits<double>::infinity();
+  }
   double o_at(std::int64_t token, std::int64_t head, std::int64_t d) const {
     const auto* row = static_cast<const std::byte*>(o.data) + (token * row_ + head * dim_) * bits(dtype_) / 8;
-    return ref::decode(dtype_, ref::load_code(row, dtype_, d, bits(dtype_) / 8));
+    return unit() * ref::decode(dtype_, ref::load_code(row, dtype_, d, bits(dtype_) / 8));
   }
   double lse_at(std::int64_t token, std::int64_t head) const {
     const auto* row = static_cast<const std::byte*>(lse.data) + token * (heads_ + 3) * 4;
@@ -700,6 +712,7 @@ class Outputs {
   std::int64_t tokens_, heads_, dim_, row_ = 0;
   DType dtype_;
   std::vector<std::byte> o_bytes_, lse_bytes_;
+  std::vector<float> scale_;
 };
 
 /// What of a problem's products a kernel makes of 8-bit floats.
@@ -733,8 +746,14 @@ struct Setup {
 };
 
 inline AttentionArgs make_args(const Problem& p, Outputs& out, std::span<std::byte> workspace) {
-  return AttentionArgs{
-      .q = p.q, .q_rope = p.q_rope, .segments = p.segment_data, .params = p.run_params, .o = out.o, .lse = out.lse, .workspace = workspace};
+  return AttentionArgs{.q = p.q,
+                       .q_rope = p.q_rope,
+                       .segments = p.segment_data,
+                       .params = p.run_params,
+                       .o = out.o,
+                       .lse = out.lse,
+                       .o_scale = out.o_scale,
+                       .workspace = workspace};
 }
 
 /// Schedule, plan and run once, with exactly the workspace that the plan asks for.

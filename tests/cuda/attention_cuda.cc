@@ -21,7 +21,7 @@ using cases::Problem;
 std::vector<AttentionCase> all_cases() {
   std::vector<AttentionCase> all;
   for (auto list : {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::token_group_cases(), cases::variant_cases(),
-                    cases::cuda_only_cases(), cases::widened_key_cases(), cases::mla_cases()}) {
+                    cases::cuda_only_cases(), cases::widened_key_cases(), cases::mla_cases(), cases::code_output_cases()}) {
     for (AttentionCase& c : list) all.push_back(std::move(c));
   }
   return all;

@@ -100,6 +100,11 @@ DeviceProblem::DeviceProblem(const cases::Problem& p) : out_(p) {
   o_ = out_.o;
   o_.data = memory_.at(o_.data);
   o_.device = device;
+  if (out_.o_scale.rank != 0) {
+    o_scale_ = out_.o_scale;
+    o_scale_.data = memory_.add(static_cast<const std::byte*>(o_scale_.data), 4);
+    o_scale_.device = device;
+  }
   if (out_.lse.rank == 0) return;
   lse_ = out_.lse;
   lse_.data = memory_.at(lse_.data);
@@ -128,6 +133,7 @@ AttentionArgs DeviceProblem::args(const DevicePlan& plan, std::span<std::byte> w
           .params = params_,
           .o = o_,
           .lse = lse_,
+          .o_scale = o_scale_,
           .workspace = workspace,
           .stream = stream,
           .device_plan = &plan};

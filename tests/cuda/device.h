@@ -84,7 +84,7 @@ class DeviceProblem {
  private:
   cases::Outputs out_;
   DeviceMemory memory_;
-  TensorView q_{}, q_rope_{}, o_{}, lse_{};
+  TensorView q_{}, q_rope_{}, o_{}, lse_{}, o_scale_{};
   std::vector<SegmentData> segments_;
   std::vector<ParamValue> params_;
 };

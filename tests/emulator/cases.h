@@ -152,7 +152,8 @@ inline std::vector<cases::AttentionCase> all_cases(int arch) {
   all.push_back(long_decode_case());
   for (std::vector<cases::AttentionCase> some :
        {cases::layout_cases(), cases::segment_cases(), cases::dtype_cases(), cases::token_group_cases(), cases::variant_cases(),
-        cases::cuda_only_cases(), cases::regression_cases(), cases::fp8_query_cases(), cases::widened_key_cases()}) {
+        cases::cuda_only_cases(), cases::regression_cases(), cases::fp8_query_cases(), cases::widened_key_cases(),
+        cases::code_output_cases()}) {
     for (cases::AttentionCase& c : some) all.push_back(std::move(c));
   }
   for (cases::AttentionCase& c : all) c = on_arch(std::move(c), arch);
@@ -359,6 +360,23 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"fp8_sinks"},
     {"fp8_invariant"},
     {"fp8_rising_scores"},
+    // O of 8 bits.
+    {"out_e4m3_dim3", true},
+    {"out_e4m3_dim40"},
+    {"out_e4m3_dim64"},
+    {"out_e4m3_prefill", true},
+    {"out_e5m2_dim128"},
+    {"out_e4m3_dim256"},
+    {"out_e4m3_dim192x128"},
+    {"out_e5m2_split_keys"},
+    {"out_e4m3_f32"},
+    {"out_e4m3_mla"},
+    {"out_e4m3_of_codes"},
+    {"out_e4m3_saturated"},
+    {"out_e4m3_invariant"},
+    {"out_e4m3_sinks"},
+    {"out_e4m3_output_hook"},
+    {"out_e4m3_cascade"},
 };
 
 /// What of the kernels differs on sm_75 for all kinds of K and V, masks and hooks; types that its tensor cores refuse.
@@ -386,6 +404,7 @@ inline constexpr EmulatedSpec kEmulatedSpecs75[] = {
     {"rope_mixed"},
     {"invariant_0123", true},
     {"fp8_paged"},
+    {"out_e4m3_dim64"},
 };
 
 inline std::span<const EmulatedSpec> emulated_specs(int arch) {

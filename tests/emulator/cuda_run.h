@@ -104,6 +104,7 @@ inline cases::Outputs run_planned(const cases::Problem& p, const Plan& plan, con
                            .params = params_on_device,
                            .o = on_device(out.o),
                            .lse = on_device(out.lse),
+                           .o_scale = on_device(out.o_scale),
                            .workspace = memory.workspace};
   const attention::CheckedArgs checked = attention::check_args(state, plan.state(), args);
   abi::AttentionParams params = attention::cuda_params(state, checked);

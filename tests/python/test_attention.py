@@ -147,6 +147,29 @@ def test_numpy_bfloat16_outputs(rng: np.random.Generator) -> None:
         close(o, attention(given.astype(np.float32), [k], [v], [0, 3])[0], "bfloat16")
 
 
+def test_outputs_of_codes(rng: np.random.Generator) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    q = normal(rng, 3, HEADS, DIM)
+    k, v = normal(rng, 9, KV_HEADS, DIM), normal(rng, 9, KV_HEADS, DIM)
+    planned = girih.Attention(spec(q_dtype="f32", k_dtype="f32", o_dtype="e4m3", lse="none"), limits())
+    planned.plan([0, 3], girih.Segment(kv_indptr=[0, 9], page_size=0))
+    want = attention(q, [k], [v], [0, 3])[0]
+    store = girih.KvStore.ragged(k, v)
+    for scale in (None, 0.01, 1e-4):
+        o = planned.run(q, store, o_scale=None if scale is None else np.array([scale], np.float32))
+        assert o.dtype == ml_dtypes.float8_e4m3fn
+        largest = 448 * (scale or 1)
+        np.testing.assert_allclose(
+            to_float64(o) * (scale or 1), np.clip(want, -largest, largest), rtol=2**-4 * 1.001, atol=2**-9 * (scale or 1)
+        )
+    with pytest.raises(ValueError, match="o_scale=0"):
+        planned.run(q, store, o_scale=np.zeros(1, np.float32))
+    plain = girih.Attention(spec(q_dtype="f32", k_dtype="f32", lse="none"), limits())
+    plain.plan([0, 3], girih.Segment(kv_indptr=[0, 9], page_size=0))
+    with pytest.raises(ValueError, match="o_scale"):
+        plain.run(q, store, o_scale=np.ones(1, np.float32))
+
+
 def test_shared_prefix_as_a_level(put: Any, rng: np.random.Generator) -> None:
     """Two requests share 32 keys: a group over both, then each its own. The same as flat lists of pages."""
     prefix_k, prefix_v = normal(rng, 32, KV_HEADS, DIM), normal(rng, 32, KV_HEADS, DIM)

@@ -231,9 +231,16 @@ inline Tolerance tolerance(DType o_dtype, int head_dim_qk, std::int64_t num_visi
   constexpr double kEps32 = 0x1p-24;
   Tolerance t;
   t.growth = (16 + std::sqrt(static_cast<double>(num_visible)) + std::sqrt(static_cast<double>(head_dim_qk))) * kEps32;
-  t.o_relative = o_dtype == DType::bf16 ? 0x1p-8 : o_dtype == DType::f16 ? 0x1p-10 : 0x1p-22;
+  switch (o_dtype) {
+    case DType::e5m2: t.o_relative = 0x1p-3; break;
+    case DType::e4m3: t.o_relative = 0x1p-4; break;
+    case DType::bf16: t.o_relative = 0x1p-8; break;
+    case DType::f16: t.o_relative = 0x1p-10; break;
+    default: t.o_relative = 0x1p-22;
+  }
   t.weight = bf16_weights ? 0x1p-8 : 0;
-  t.o_tiny = o_dtype == DType::f16 ? 0x1p-24 : 1e-30;
+  // Codes: of a scale of 1.
+  t.o_tiny = o_dtype == DType::e5m2 ? 0x1p-17 : o_dtype == DType::e4m3 ? 0x1p-10 : o_dtype == DType::f16 ? 0x1p-24 : 1e-30;
   return t;
 }
 

@@ -97,7 +97,7 @@ typedef struct girih_attention_spec {
   girih_dtype q_dtype;    ///< f32, f16, bf16; CUDA also e4m3
   girih_dtype k_dtype;    ///< f32, f16, bf16, e4m3, e5m2, i8, nvfp4, mxfp4
   girih_dtype v_dtype;
-  girih_dtype o_dtype;  ///< f32, f16, bf16
+  girih_dtype o_dtype;  ///< f32, f16, bf16; e4m3, e5m2 with a scale at run time
   girih_scale_granularity k_scale;
   girih_scale_granularity v_scale;
   int32_t v_is_k;   ///< V is a view of K's first head_dim_vo dims (MLA): the store is read once
@@ -280,6 +280,8 @@ typedef struct girih_attention_args {
   int64_t workspace_bytes;               ///< CPU: >= the plan info's; CUDA: >= the schedule info's
   void* stream;                          ///< CUDA: a CUstream or cudaStream_t; NULL = the default stream
   const girih_device_plan* device_plan;  ///< CUDA: holds `plan`
+  /// O of e4m3 or e5m2: f32 [1], finite and > 0; O holds the codes nearest to value / o_scale, saturated. Rank 0: 1.
+  girih_tensor o_scale;
 } girih_attention_args;
 GIRIH_API girih_status girih_attention_args_init(girih_attention_args* out, uint64_t struct_size);
 

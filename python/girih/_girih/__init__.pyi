@@ -485,7 +485,7 @@ class AttentionSpec:
         num_qo_heads: any multiple of num_kv_heads.
         head_dim_qk, head_dim_vo: 1 to 1024; head_dim_vo=0: head_dim_qk.
         head_dim_rope: > 0: Q and K come in two arrays, the second holds the last head_dim_rope dims (MLA).
-        q_dtype, o_dtype: f32, f16 or bf16. o_dtype=None: q_dtype.
+        q_dtype, o_dtype: f32, f16 or bf16, o_dtype also e4m3 or e5m2. o_dtype=None: q_dtype.
         k_dtype, v_dtype: f32, f16, bf16, e4m3, e5m2, i8, nvfp4 or mxfp4. None: q_dtype, k_dtype.
         k_scale, v_scale: where quantised data has its scales: "tensor", "head", "token_head", "token_group" (one for each 128 dims of
           a token and head), or "block" (4-bit types).
@@ -1069,7 +1069,7 @@ class Attention:
         Raises ValueError naming the entry that breaks a rule, before the former plan is changed.
         """
 
-    def run(self, q: girih._typing.ArrayLike, kv: SegmentData | KvStore | Sequence[SegmentData | KvStore], *, kv_indices: girih._typing.IndicesLike | None = None, page_pos: girih._typing.IndicesLike | None = None, q_rope: girih._typing.ArrayLike | None = None, out: girih._typing.ArrayLike | None = None, lse: girih._typing.ArrayLike | None = None, params: girih._typing.Params | None = None, stream: girih._typing.StreamLike | None = None) -> Any:
+    def run(self, q: girih._typing.ArrayLike, kv: SegmentData | KvStore | Sequence[SegmentData | KvStore], *, kv_indices: girih._typing.IndicesLike | None = None, page_pos: girih._typing.IndicesLike | None = None, q_rope: girih._typing.ArrayLike | None = None, out: girih._typing.ArrayLike | None = None, lse: girih._typing.ArrayLike | None = None, o_scale: girih._typing.ArrayLike | None = None, params: girih._typing.Params | None = None, stream: girih._typing.StreamLike | None = None) -> Any:
         """
         Computes the planned batch for one layer. On CUDA queues work on the stream, waits for nothing, and can be captured in a graph
         (after one run outside, which allocates the workspace).
@@ -1080,6 +1080,7 @@ class Attention:
         q_rope: [num_tokens, num_qo_heads, head_dim_rope] where the spec has it.
         out: [num_tokens, num_qo_heads, head_dim_vo] of o_dtype; lse: f32 [num_tokens, num_qo_heads]. None: made by q's library (torch,
           NumPy). A row that sees no key gets 0 and -inf.
+        o_scale: where o_dtype is e4m3 or e5m2: one f32 on q's device, > 0; out holds the codes nearest to value / o_scale, saturated. None: 1.
         params: {name: number or array on the device} for the variant's run-time parameters.
         stream: CUDA: None = the current stream of q's library, else the default stream.
 

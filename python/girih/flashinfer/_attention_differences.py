@@ -12,7 +12,7 @@ _POSITIONS = (
 )
 _ALIBI_CAP = "a soft cap scales ALiBi scores once (FlashInfer: twice)"
 _SCALES = "scales multiply before the one rounding to the output's type, and a given out is what holds the result"
-_FP8_Q = "FP8 queries become 16-bit numbers of equal value; FP8 outputs are refused"
+_FP8_Q = "FP8 queries become 16-bit numbers of equal value; FP8 outputs saturate"
 _JIT = "jit_args: see girih.flashinfer._jit_variant: what is mapped, and what is refused by name"
 _PAGED = f"{_WORKSPACE}; {_GRAPH}; {_LAZY}; {_FORWARD}; {_SINKS}; {_POSITIONS}; {_SCALES}; {_FP8_Q}; {_JIT}"
 _HOST = "plans at every call and so reads the lengths on the host: not in a CUDA graph"

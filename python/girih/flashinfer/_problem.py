@@ -279,8 +279,6 @@ def spec_of(problem: Problem, form: Form) -> Any:
     """The AttentionSpec that computes `problem` in this form."""
     if problem.pos_encoding_mode not in ("NONE", "ROPE_LLAMA", "ALIBI"):
         raise KeyError(f"pos_encoding_mode={problem.pos_encoding_mode!r}; must be NONE, ROPE_LLAMA or ALIBI")
-    if problem.o_dtype in _FP8:
-        refuse("plan", f"o_data_type={problem.o_dtype}", "take float16 or bfloat16 and quantise the output afterwards")
     kv_dtype: Any = "nvfp4" if problem.kv_dtype == torch.uint8 else problem.kv_dtype
     softmax = problem.hooks is None or problem.hooks.softmax
     if not softmax and form.lse != "none":

@@ -348,8 +348,6 @@ def test_refusals_name_the_argument() -> None:
         wrapper.run(q.bfloat16(), batch.cache)
     with pytest.raises(ValueError, match="kv_data_type"):
         wrapper.run(q, (batch.k.bfloat16(), batch.v.bfloat16()))
-    with pytest.raises(NotImplementedError, match="o_data_type"):
-        planned(batch, 4, o_data_type=torch.float8_e4m3fn)
     with pytest.raises(TypeError, match="positional"):
         wrapper.run(q, batch.cache, 1.0)
     with pytest.raises(KeyError, match="kv_layout"):

@@ -78,6 +78,9 @@ def test_fp8_cache_and_queries() -> None:
     for request in range(2):
         rows = batch.rows(request)
         check(out[rows], attend(q[rows].float(), *batch.keys(request), sm_scale=0.1)[0] * 0.5, 4e-3)
+    codes = torch.empty(2, 4, 64, dtype=torch.float8_e4m3fn)
+    decode.trtllm_batch_decode_with_kv_cache(q, (k, v), workspace(), *tables(batch), 35, 0.1, 20.0, out=codes)
+    torch.testing.assert_close(codes.float(), out.float() * 40, rtol=2**-4 * 1.05, atol=0.05)
 
 
 @pytest.mark.parametrize("window_left", [-1, 6])

@@ -100,6 +100,26 @@ def test_single_prefill_masks() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_fp8_outputs(dtype: Any) -> None:
+    """Rounded once, after the scales; saturated."""
+    torch.manual_seed(4)
+    q = torch.randn(7, 4, 64).half()
+    k, v = torch.randn(2, 21, 2, 64).half()
+    step = {torch.float8_e4m3fn: 2**-4, torch.float8_e5m2: 2**-3}[dtype]
+    out = prefill.single_prefill_with_kv_cache(q, k, v, causal=True, v_scale=40.0, o_dtype=dtype)
+    assert out.dtype == dtype
+    expected, _ = attend(q, k, v, causal=True)
+    torch.testing.assert_close(out.double(), expected * 40, rtol=step * 1.01, atol=0.05)
+    ragged = prefill.BatchPrefillWithRaggedKVCacheWrapper(workspace())
+    ragged.plan([0, 7], [0, 21], 4, 2, 64, causal=True, o_data_type=dtype)
+    again = ragged.run(q, k, v, o_scale=1 / 40, out=torch.empty_like(out))
+    torch.testing.assert_close(again.double(), out.double(), rtol=2 * step, atol=0.01)
+    largest = torch.finfo(dtype).max
+    past = prefill.single_prefill_with_kv_cache(q, k, v, causal=True, v_scale=1e6, o_dtype=dtype)
+    assert float(past.float().abs().max()) == largest
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_single_prefill_fp8_with_scales_per_head(dtype: Any) -> None:
     torch.manual_seed(3)
     q = torch.randn(7, 4, 64).to(dtype)
