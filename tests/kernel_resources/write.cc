@@ -1,6 +1,7 @@
-// girih_kernel_resources [--all] RECORD CACHE: measures the listed kernels and renews the record, reasons kept. Prints what changed. --all
-// measures those as well that the record leaves out, for their limits and local memory; of these only lines with local memory are recorded.
-// Exit code 1 where a kernel does not compile, exceeds a limit, or uses local memory without a reason.
+// girih_kernel_resources [--all | --only TEXT] RECORD CACHE: measures the listed kernels and renews the record, reasons kept. Prints what
+// changed. --all measures those as well that the record leaves out, for their limits and local memory; of these only lines with local
+// memory are recorded. --only keeps the lines of kernels without TEXT in their name as they are. Exit code 1 where a kernel does not
+// compile, exceeds a limit, or uses local memory without a reason.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -49,13 +51,17 @@ std::vector<Result> measure_all(const Meter& meter, const std::vector<ListedKern
   return results;
 }
 
-int write(bool every, const std::string& path, const std::string& cache) {
+int write(bool every, const std::optional<std::string>& only, const std::string& path, const std::string& cache) {
   const Meter meter(cache);
   Record old;
   if (std::filesystem::exists(path)) old = parse_record(read_file(path));
   std::vector<ListedKernel> kernels = listed_kernels();
   const std::vector<ListedKernel> listed = kernels;
   if (!every) std::erase_if(kernels, [](const ListedKernel& k) { return !k.recorded; });
+  const auto is_kept = [&](const ListedKernel& k) {
+    return only && k.source.name.find(*only) == std::string::npos && old.find(k) != nullptr;
+  };
+  std::erase_if(kernels, is_kept);
   const std::vector<Result> results = measure_all(meter, kernels);
   if (meter.version() != old.nvrtc && !old.nvrtc.empty())
     fmt::print("recorded with NVRTC {}, measured with {}\n", old.nvrtc, meter.version());
@@ -64,7 +70,7 @@ int write(bool every, const std::string& path, const std::string& cache) {
   if (!every) {
     for (const ListedKernel& kernel : listed) {
       const Recorded* known = old.find(kernel);
-      if (!kernel.recorded && known != nullptr) record.kernels[kernel.source.name][kernel.source.target] = *known;
+      if ((!kernel.recorded || is_kept(kernel)) && known != nullptr) record.kernels[kernel.source.name][kernel.source.target] = *known;
     }
   }
   int faults = 0;
@@ -107,13 +113,15 @@ int write(bool every, const std::string& path, const std::string& cache) {
 }  // namespace girih::kernel_resources
 
 int main(int argc, char** argv) {
-  const bool every = argc == 4 && std::string(argv[1]) == "--all";
-  if (argc != 3 && !every) {
-    std::fputs("usage: girih_kernel_resources [--all] RECORD CACHE\n", stderr);
+  const std::string option = argc > 3 ? argv[1] : "";
+  const bool every = argc == 4 && option == "--all";
+  const std::optional<std::string> only = argc == 5 && option == "--only" ? std::optional<std::string>(argv[2]) : std::nullopt;
+  if (argc != 3 && !every && !only) {
+    std::fputs("usage: girih_kernel_resources [--all | --only TEXT] RECORD CACHE\n", stderr);
     return 2;
   }
   try {
-    return girih::kernel_resources::write(every, argv[argc - 2], argv[argc - 1]);
+    return girih::kernel_resources::write(every, only, argv[argc - 2], argv[argc - 1]);
   } catch (const std::exception& e) {
     fmt::print(stderr, "girih_kernel_resources: {}\n", e.what());
     return 1;
