@@ -29,7 +29,6 @@ _ALTERNATIVES: tuple[tuple[str, str], ...] = (
         "*.trtllm_batch_context*",
         "use BatchPrefillWithPagedKVCacheWrapper, or girih.Attention with a strided page table",
     ),
-    ("*.trtllm_ragged_attention*", "use BatchPrefillWithRaggedKVCacheWrapper"),
     ("*.trtllm_fmha*", "use BatchPrefillWithPagedKVCacheWrapper or BatchPrefillWithRaggedKVCacheWrapper"),
     ("*.cudnn_batch_decode*", "use BatchDecodeWithPagedKVCacheWrapper"),
     ("*.cudnn_batch_prefill*", "use BatchPrefillWithPagedKVCacheWrapper"),

@@ -32,6 +32,8 @@ ATTENTION_DIFFERENCES: dict[str, str] = {
     "mistakes elements for bytes); lse_base and lse_layout everywhere; run(window_left=) may differ from the plan's",
     "prefill.BatchPrefillWithRaggedKVCacheWrapper": f"{_PAGED}; scales apply with any type (FlashInfer: with some backends); a mask does "
     "not outlive its plan; multi-item scoring works (FlashInfer ignores it); v_indptr and o_indptr must repeat kv_indptr and qo_indptr",
+    "prefill.trtllm_ragged_attention_deepseek": f"{_HOST}; any dims, windows without causal, FP8 outputs; no skip-softmax, no sage "
+    "scales; runs anywhere",
     "prefill.trtllm_batch_context_with_kv_cache": f"{_HOST}; no variable windows, no 4-bit cache or output; runs anywhere",
     "cascade.merge_state_in_place": "s is updated whatever its type (FlashInfer: only f32)",
     "cascade.MultiLevelCascadeAttentionWrapper": "one plan and one pass over all levels; positions run through the levels (FlashInfer "

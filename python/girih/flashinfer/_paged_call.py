@@ -19,7 +19,7 @@ from ._planner import Batch, IndexArray, Limits, host_array, planner_of_thread
 from ._problem import _FP8, Form, Problem, compute_dtype, refuse, torch_dtype
 from ._wrapper import check_layout
 
-__all__ = ["PagedCall", "paged_attention", "refuse_all"]
+__all__ = ["PagedCall", "form_of_call", "output_dtype", "paged_attention", "refuse_all"]
 
 
 class PagedCall(NamedTuple):
@@ -62,16 +62,17 @@ def _sinks(sinks: Any) -> torch.Tensor | None:
     return tensor.reshape(-1)
 
 
-def _output_dtype(call: PagedCall) -> torch.dtype:
-    if call.out is not None:
-        if not isinstance(call.out, torch.Tensor):
-            refuse(call.function, "out of a 4-bit type", "quantise the output afterwards")
-        return call.out.dtype
-    if call.out_dtype is not None:
-        if call.out_dtype == "nvfp4":
-            refuse(call.function, "out_dtype='nvfp4'", "quantise the output afterwards")
-        return torch_dtype(call.out_dtype)
-    return torch.bfloat16 if call.query.dtype in _FP8 else call.query.dtype
+def output_dtype(function: str, query: torch.Tensor, out: Any, dtype: Any) -> torch.dtype:
+    """Of a call's output: `out`'s, `dtype`, or the query's."""
+    if out is not None:
+        if not isinstance(out, torch.Tensor):
+            refuse(function, "out of a 4-bit type", "quantise the output afterwards")
+        return out.dtype
+    if dtype is not None:
+        if dtype == "nvfp4":
+            refuse(function, "out_dtype='nvfp4'", "quantise the output afterwards")
+        return torch_dtype(dtype)
+    return torch.bfloat16 if query.dtype in _FP8 else query.dtype
 
 
 def paged_attention(call: PagedCall) -> Any:
@@ -96,7 +97,7 @@ def paged_attention(call: PagedCall) -> Any:
         v.shape[3],
         q.dtype,
         k.dtype,
-        _output_dtype(call),
+        output_dtype(call.function, q, call.out, call.out_dtype),
         mask="band" if call.mask is None else "draft",
         window_left=call.window_left,
         window_right=call.window_right if call.mask is None else -1,
@@ -118,7 +119,10 @@ def paged_attention(call: PagedCall) -> Any:
     planner = planner_of_thread(q.device, call.function)
     segment = girih.Segment(table_stride=tables.shape[1], kv_len=kv_len, page_size=k.shape[token])
     planner.plan(problem, Batch(rows, (segment,), need))
-    form, stored, params = _form(call, problem)
+    kind = "base2" if call.return_lse or call.lse is not None else "none"
+    form, stored, params = form_of_call(
+        problem, kind, call.bmm1_scale, call.bmm2_scale, call.sinks, q.device, call.kv_layout
+    )
     if call.mask is not None:
         params = {**(params or {}), **_draft_params(call.function, call.mask, need.tokens, need.qo_len)}
     store = paged_store((k, v), call.kv_layout, problem, stored)
@@ -148,16 +152,17 @@ def _draft_params(function: str, mask: torch.Tensor, rows: int, q_len: int) -> d
     return {"draft_mask": mask.contiguous().view(torch.uint8).reshape(-1), "draft_row_bits": row_bits}
 
 
-def _form(call: PagedCall, problem: Problem) -> tuple[Form, Any, dict[str, Any] | None]:
-    q_factor = call.bmm1_scale if isinstance(call.bmm1_scale, torch.Tensor) else None
-    v_factor = call.bmm2_scale
+def form_of_call(
+    problem: Problem, lse: str, bmm1_scale: Any, bmm2_scale: Any, sinks: Any, device: torch.device, layout: str
+) -> tuple[Form, Any, dict[str, Any] | None]:
+    """run_form() of the two factors; a number for the scores is the problem's sm_scale."""
+    q_factor = bmm1_scale if isinstance(bmm1_scale, torch.Tensor) else None
+    v_factor = bmm2_scale
     if isinstance(v_factor, (int, float)) and v_factor == 1.0:
         v_factor = None
-    kind = "base2" if call.return_lse or call.lse is not None else "none"
     if isinstance(v_factor, torch.Tensor) and is_quantised(problem.kv_dtype):
         v_factor = v_factor.float()
-    sinks = _sinks(call.sinks)
-    return run_form(problem, kind, Scales(q_factor, None, v_factor, None), sinks, call.query.device, call.kv_layout)
+    return run_form(problem, lse, Scales(q_factor, None, v_factor, None), _sinks(sinks), device, layout)
 
 
 def rows_of(

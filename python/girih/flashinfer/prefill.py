@@ -20,6 +20,7 @@ from ._planner import Batch, IndexArray, Limits, host_array, kv_len_of_pages, on
 from ._prefill_base import BatchPrefillWrapper, check_lse_layout
 from ._problem import Problem, data_types, is_batch_invariant, refuse
 from ._ragged import BatchPrefillWithRaggedKVCacheWrapper
+from ._ragged_call import trtllm_ragged_attention_deepseek
 from ._wrapper import (
     check_backend,
     check_cache_dtype,
@@ -37,6 +38,7 @@ __all__ = [
     "single_prefill_with_kv_cache_return_lse",
     "single_prefill_with_kv_cache_with_jit_module",
     "trtllm_batch_context_with_kv_cache",
+    "trtllm_ragged_attention_deepseek",
 ]
 
 

@@ -148,3 +148,53 @@ def test_refusals_name_the_argument() -> None:
         decode.trtllm_batch_decode_with_kv_cache(*arguments, q_len_per_req=3)
     with pytest.raises(ValueError, match="sinks"):
         decode.trtllm_batch_decode_with_kv_cache(*arguments, sinks=torch.zeros(3))
+
+
+@pytest.mark.parametrize("lengths_on_host", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_ragged(causal: bool, lengths_on_host: bool) -> None:
+    """DeepSeek's dims; requests without keys and without rows; the forms of scales; given outputs."""
+    torch.manual_seed(7)
+    q_lens, kv_lens = [3, 2, 0, 5], [20, 0, 7, 33]
+    q = torch.randn(10, 4, 192).half()
+    k, v = torch.randn(60, 2, 192).half(), torch.randn(60, 2, 128).half()
+    rows = torch.tensor([0, 3, 5, 5, 10], dtype=torch.int32)
+    keys = torch.tensor([0, 20, 20, 27, 60], dtype=torch.int32)
+    sinks = torch.tensor([0.5, -1.0, 2.0, 0.0])
+    options: dict[str, Any] = {}
+    if lengths_on_host:
+        options = {
+            "q_seq_lens_cpu": torch.tensor(q_lens, device="cpu"),
+            "kv_seq_lens_cpu": torch.tensor(kv_lens, device="cpu"),
+        }
+
+    def call(bmm1: Any, bmm2: Any, *, window: int = -1, lse: bool = True, **more: Any) -> Any:
+        lengths = torch.tensor(kv_lens, dtype=torch.int32)
+        return prefill.trtllm_ragged_attention_deepseek(
+            q, k, v, workspace(), lengths, 5, 33, bmm1, bmm2, -1.0, 4, window, rows, keys, None, causal, lse, **options, **more
+        )  # fmt: skip
+
+    out, lse = call(0.1, 1.5, window=9, attention_sinks=sinks)
+    for request in (0, 3):
+        own, of = slice(int(rows[request]), int(rows[request + 1])), slice(int(keys[request]), int(keys[request + 1]))
+        expected = attend(q[own], k[of], v[of], causal=causal, window_left=9, sinks=sinks, sm_scale=0.1)
+        check((out[own], lse[own]), (expected[0] * 1.5, expected[1]))
+    bare, bare_lse = call(0.1, 1.5)
+    assert not bare[3:5].any() and bool((bare_lse[3:5] == -math.inf).all())
+    given = torch.empty_like(out)
+    again = call(torch.tensor([0.1]), torch.tensor([1.5]), window=9, lse=False, attention_sinks=sinks, out=given)
+    assert again.data_ptr() == given.data_ptr()
+    torch.testing.assert_close(given, out, rtol=2e-3, atol=2e-3)
+    with pytest.raises(NotImplementedError, match="skip_softmax"):
+        call(0.1, 1.0, skip_softmax_threshold_scale_factor=1.0)
+    with pytest.raises(NotImplementedError, match="sage"):
+        call(0.1, 1.0, sage_attn_sfs=(sinks, None, None, None))
+    with pytest.raises(ValueError, match="together" if lengths_on_host else "entries"):
+        if lengths_on_host:
+            options.pop("q_seq_lens_cpu")
+        rows = rows[:-1]
+        call(0.1, 1.0)
+    if lengths_on_host:
+        options["q_seq_lens_cpu"] = torch.tensor([3, 2, 0, 4], device="cpu")
+        with pytest.raises(ValueError, match="sum to 9"):
+            call(0.1, 1.0)
