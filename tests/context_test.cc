@@ -139,7 +139,7 @@ TEST_F(ContextTest, VariablesAreListedWithTheirValues) {
       EXPECT_EQ(variable.value, std::nullopt) << variable.name;
     }
   }
-  EXPECT_LE(env_variables().size(), 5U);
+  EXPECT_LE(env_variables().size(), 6U);
 }
 
 TEST_F(ContextTest, LogReachesTheCallback) {

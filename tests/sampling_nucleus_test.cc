@@ -26,7 +26,7 @@ constexpr int kSlots = 7;
 
 template <bool kProbs, bool kEdits>
 void any_way(abi::SampleParams p) {
-  sampling::run_sample<kConfig, float, sampling::Traits{kProbs, kEdits, false, false, true, false}>(p, kSlots);
+  sampling::run_sample<kConfig, float, sampling::Traits{kProbs, kEdits, false, false, true, false, true}>(p, kSlots);
 }
 /// Token -1: the row is not for this way.
 template <bool kProbs, bool kEdits>

@@ -61,6 +61,7 @@ struct Shared {
   u32 few_key[kFew];
   i32 few_position[kFew];
   u32 num_few;
+  u32 peak;  // key of the largest entry that a pass has seen so far
   Bracket bracket;
   Cut cut;
   int found;

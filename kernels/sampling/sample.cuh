@@ -4,6 +4,7 @@
 
 #include "sampling/nucleus_cut.cuh"
 #include "sampling/select.cuh"
+#include "sampling/shortlist.cuh"
 
 namespace girih::sampling {
 
@@ -26,8 +27,7 @@ struct RowRun {
         select{reader, leader},
         num_slots(slots) {}
 
-  /// First of all. `sampled`: cuts will be asked for.
-  __device__ __attribute__((noinline)) void begin(float temperature, bool sampled) {
+  __device__ __forceinline__ void start(float temperature) {
     S& s = own<S>();
     select.temperature = temperature;
     select.w = make_weighting(kProbs, 1.0F, temperature);
@@ -37,6 +37,31 @@ struct RowRun {
       s.bracket.histogram = 0;
     }
     sync_row();  // before any block writes to another's memory, that one must have begun
+  }
+
+  /// First of all, in place of begin(): lists what the order begins with (shortlist.cuh), for rows of f32 without gaps. False: has done
+  /// nothing.
+  template <bool kByCount>
+  __device__ __forceinline__ bool shortlist(const u8* row, float temperature, u64 count, float min_p, const abi::SampleParams* p, i64 r) {
+    using Few = Shortlist<kConfig, kProbs, kEdits, kByCount>;
+    if (Few::kBytes > Layout<kConfig, T, kEdits>::kSlots + num_slots * kConfig.tile_bytes) return false;
+    const typename Few::Wish wish{static_cast<int>(count), min_p, kLog2E / temperature};
+    Few few(row, reader.size());
+    if (!few.suits(wish, p, r)) return false;
+    few.start();
+    start(temperature);
+    const typename Few::Found found = few.run(leader, wish, p, r);
+    if (!found.ok) return false;
+    select.weigh_by(found.largest);
+    select.nan = found.nan;
+    if constexpr (kByCount) select.num_first = count;
+    return true;
+  }
+
+  /// First of all. `sampled`: cuts will be asked for.
+  __device__ __attribute__((noinline)) void begin(float temperature, bool sampled) {
+    S& s = own<S>();
+    start(temperature);
     if (sampled && reader.size() > S::kListCapacity / 2) {
       constexpr int kTaken = min(Reader::kItems, S::kOwn);  // of a chunk
       constexpr int kOwnChunks = S::kOwn / kTaken;
@@ -292,6 +317,7 @@ struct Traits {
   bool top_k;
   bool top_p;
   bool first;  // the first tokens of the order with log-probabilities
+  bool few;    // in few passes where a row lends itself: by nucleus.cuh or shortlist.cuh
 };
 
 template <Config kConfig, typename T, Traits kTraits>
@@ -315,10 +341,12 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   const bool by_count = kTraits.top_k && !greedy && top_k > 0 && top_k < p.vocab;
   const bool by_mass = kTraits.top_p && !greedy && top_p < 1.0F;
   const bool logprobs = p.logprobs.data != nullptr || p.num_top > 0;
-  // In few passes, where that much shared memory is.
-  constexpr bool kFewPasses = kSame<T, float> && kTraits.top_p && !kCounts && !kTraits.masked && !(kProbs && kTraits.edits);
+  const bool filtered = p.filtered_logprobs != 0;
+  const bool needs_total = (logprobs && (!filtered || greedy)) || (p.joint != 0 && by_count && by_mass);
   const u8* row = p.input.data + source * p.input.row_stride;
-  if constexpr (kFewPasses) {
+  // In few passes, where that much shared memory is.
+  constexpr bool kFewPasses = kTraits.few && kSame<T, float> && !kTraits.masked && !kTraits.first && !(kProbs && kTraits.edits);
+  if constexpr (kFewPasses && kTraits.top_p && !kTraits.top_k) {
     using Few = Nucleus<kProbs, kTraits.edits>;
     const bool fits = Few::kBytes <= Layout<kConfig, T, kTraits.edits>::kSlots + num_slots * kConfig.tile_bytes;
     if (fits && by_mass && min_p <= 0.0F && p.input.stride == 4 && Few(row, p.vocab, temperature).run(p, r, top_p)) return;
@@ -328,13 +356,15 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   auto& select = run.select;
   auto& s = own<typename Run::S>();
 
-  const bool filtered = p.filtered_logprobs != 0;
-  const bool needs_total = (logprobs && (!filtered || greedy)) || (p.joint != 0 && by_count && by_mass);
-
-  run.begin(temperature, by_count || by_mass || kTraits.first);
+  bool listed = false;
+  if constexpr (kFewPasses && (kTraits.top_k || !kTraits.top_p)) {
+    if ((kTraits.top_k ? by_count : min_p > 0.0F) && !greedy && !needs_total && p.input.stride == 4)
+      listed = run.template shortlist<kTraits.top_k>(row, temperature, static_cast<u64>(top_k), min_p, &p, r);
+  }
+  if (!listed) run.begin(temperature, by_count || by_mass || kTraits.first);
   // Cuts by count ask for no masses; masses of probabilities do without the largest until min_p asks for it.
   const bool by_largest = kProbs ? min_p > 0.0F && !by_count && !by_mass && !kTraits.first : !by_count && !kTraits.first;
-  if (greedy || by_largest || (!kProbs && needs_total)) run.find_largest();
+  if (greedy || (by_largest && !listed) || (!kProbs && needs_total)) run.find_largest();
   // The mass of everything before the cuts, whose passes keep their sums for the draw.
   const u64 total = needs_total && (!select.weighted || select.any()) ? run.kept_by_tile(true) : 0;
 
@@ -372,7 +402,7 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
     return;
   }
 
-  bool fresh = true;
+  bool fresh = !listed;
   if constexpr (kTraits.top_k) {
     if (by_count) {
       select.floor = select.template find<kBy>(false, static_cast<u64>(top_k), 0.0F, 0);
@@ -440,8 +470,8 @@ __device__ __forceinline__ void write_chunk(const abi::SampleParams& p, u8* out,
 
 enum class RowKind : u8 { softmax, top_p_renorm, top_k_renorm, top_k_mask };
 
-/// Writes a row for a row. Out: float, or T for top_k_mask.
-template <Config kConfig, typename T, RowKind kKind>
+/// Writes a row for a row. Out: float, or T for top_k_mask. kFew: top-k of f32 by shortlist.cuh, where a row lends itself.
+template <Config kConfig, typename T, RowKind kKind, bool kFew>
 __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slots) {
   constexpr bool kProbs = kKind == RowKind::top_p_renorm || kKind == RowKind::top_k_renorm;
   constexpr bool kMask = kKind == RowKind::top_k_mask;
@@ -472,7 +502,12 @@ __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slo
     return;
   }
 
-  run.begin(temperature, kKind != RowKind::softmax);
+  bool listed = false;
+  if constexpr (kFew && kSame<T, float> && (kMask || kKind == RowKind::top_k_renorm)) {
+    if (p.input.stride == 4)
+      listed = run.template shortlist<true>(run.reader.address(0), temperature, static_cast<u64>(top_k), 0.0F, nullptr, 0);
+  }
+  if (!listed) run.begin(temperature, kKind != RowKind::softmax);
   if constexpr (kKind == RowKind::softmax) {
     run.find_largest();
   } else if constexpr (kKind == RowKind::top_p_renorm) {

@@ -16,8 +16,9 @@ constexpr int kThreads = 512;  // as kernels/sampling/block.cuh
 constexpr int kMaxCluster = 8;
 constexpr std::int64_t kResidentFixed = 14080;  // as kernels/sampling/resident.cuh
 constexpr std::int64_t kResidentTopK = 1024;
-constexpr std::int64_t kFewPassesLeast = 20480;   // Nucleus::kLeast in kernels/sampling/nucleus.cuh
-constexpr std::int64_t kFewPassesBytes = 218624;  // Nucleus::kBytes
+constexpr std::int64_t kFewPassesLeast = 20480;  // kLeast in kernels/sampling/stream.cuh
+constexpr std::int64_t kStreamRing = 98304;      // kRingBytes there
+constexpr std::int64_t kNucleusBytes = 218624;   // kBytes in kernels/sampling/nucleus.cuh
 
 constexpr std::array<std::string_view, 7> kKindNames = {
     "sample", "softmax", "top_p_renorm", "top_k_renorm", "top_k_mask", "top_k", "chain_speculative_sample"};
@@ -65,6 +66,7 @@ Footprint footprint_of(KernelKind kind, DType type, std::int64_t shared_limit, c
 std::string kernel_name(KernelKind kind, DType type, const SampleTraits& t) {
   std::string text(kKindNames[static_cast<std::size_t>(kind)]);
   text.append("_").append(name(type));
+  if (t.few) text += "_few";
   if (kind != KernelKind::sample) return text;
   text += t.probs ? "_probs" : "_logits";
   if (t.edits) text += "_edits";
@@ -77,9 +79,19 @@ std::string kernel_name(KernelKind kind, DType type, const SampleTraits& t) {
 
 std::string resident_name(KernelKind kind, DType type, const SampleTraits& t) { return kernel_name(kind, type, t) + "_resident"; }
 
-/// Kernels that do rows by kernels/sampling/nucleus.cuh where they can.
-bool takes_few_passes(DType type, const SampleTraits& t) {
-  return type == DType::f32 && t.top_p && !t.top_k && !t.masked && !t.first && !(t.probs && t.edits);
+/// Done by kernels/sampling/nucleus.cuh, else by shortlist.cuh.
+bool is_nucleus(KernelKind kind, const SampleTraits& t) { return kind == KernelKind::sample && t.top_p && !t.top_k; }
+
+/// Where few passes have been measured to be faster than whatever else would do the call: all of top-p.
+bool few_passes_measured(const FewPassesCall& c) { return is_nucleus(c.kind, c.traits); }
+
+/// The kernel's text checks what is assumed here.
+std::string few_passes_asserts(KernelKind kind, const SampleTraits& t) {
+  if (is_nucleus(kind, t))
+    return fmt::format("using Few = Nucleus<{}, {}>;\n  static_assert(Few::kLeast == {} && Few::kBytes == {});\n  ", t.probs, t.edits,
+                       kFewPassesLeast, kNucleusBytes);
+  return fmt::format("static_assert(Stream<false, 0>::kLeast == {} && Stream<false, 0>::kRingBytes == {});\n  ", kFewPassesLeast,
+                     kStreamRing);
 }
 
 /// Shared memory of each of two blocks of a multiprocessor.
@@ -101,6 +113,11 @@ Loaded load(const Context& context, std::string_view op, KernelKind kind, DType 
   if (const jit::Kernel* found = runtime.find(name)) return {*found, footprint.shared_bytes, footprint.tile};
   const SamplingKernel kernel = sampling_kernel(kind, type, limit, traits);
   return {runtime.kernel(op, name, kernel.source, stream, kernel.shared_bytes), kernel.shared_bytes, kernel.tile};
+}
+
+bool few_passes(const Context& context, const FewPassesCall& call) {
+  const cuda::Runtime& runtime = context.cuda();
+  return takes_few_passes(call, runtime.device->info().shared_per_block, runtime.sampling);
 }
 
 template <typename Params>
@@ -163,17 +180,32 @@ ResidentShape resident_shape(const cuda::DeviceInfo& info, KernelKind kind, DTyp
 
 SamplingKernel resident_kernel(KernelKind kind, DType type, const SampleTraits& t) {
   SamplingKernel kernel{.name = resident_name(kind, type, t), .source = {}, .shared_bytes = kResidentFixed, .tile = 0};
-  const std::string call = kind == KernelKind::sample  ? fmt::format("run_resident_sample<{}, Traits{{{}, {}, {}, {}, {}, false}}>(p)",
-                                                                     type_name(type), t.probs, t.edits, t.masked, t.top_k, t.top_p)
-                           : kind == KernelKind::top_k ? fmt::format("run_resident_top_k<{}>(p)", type_name(type))
-                                                       : fmt::format("run_resident_rows<{}, RowKind::{}>(p)", type_name(type),
-                                                                     kKindNames[static_cast<std::size_t>(kind)]);
+  const std::string call =
+      kind == KernelKind::sample ? fmt::format("run_resident_sample<{}, Traits{{{}, {}, {}, {}, {}, false, false}}>(p)", type_name(type),
+                                               t.probs, t.edits, t.masked, t.top_k, t.top_p)
+      : kind == KernelKind::top_k
+          ? fmt::format("run_resident_top_k<{}>(p)", type_name(type))
+          : fmt::format("run_resident_rows<{}, RowKind::{}>(p)", type_name(type), kKindNames[static_cast<std::size_t>(kind)]);
   kernel.source = fmt::format(
       "// {}\n#include \"sampling/resident_rows.cuh\"\n"
       "extern \"C\" __global__ void __launch_bounds__({}, 2) {}(const __grid_constant__ girih::abi::{} p) {{\n"
       "  using namespace girih;\n  using namespace girih::sampling;\n  static_assert(kResidentFixed == {});\n  {};\n}}\n",
       kernel.name, kThreads, kernel.name, kind == KernelKind::top_k ? "TopKParams" : "SampleParams", kResidentFixed, call);
   return kernel;
+}
+
+bool takes_few_passes(const FewPassesCall& c, std::int64_t shared_limit, SamplingChoice choice) {
+  const SampleTraits& t = c.traits;
+  if (choice == SamplingChoice::passes || c.type != DType::f32 || c.stride != 4 || c.vocab < kFewPassesLeast) return false;
+  if (c.needs_total || t.masked || t.first || (t.probs && t.edits)) return false;
+  const bool nucleus = is_nucleus(c.kind, t);
+  const bool by_count = c.kind == KernelKind::sample
+                            ? t.top_k
+                            : c.kind == KernelKind::top_k || c.kind == KernelKind::top_k_renorm || c.kind == KernelKind::top_k_mask;
+  if (nucleus ? c.min_p : !by_count && !(c.kind == KernelKind::sample && c.min_p)) return false;
+  const Footprint f = footprint_of(c.kind, c.type, shared_limit, t);
+  if (f.shared_bytes < (nucleus ? kNucleusBytes : fixed_bytes(f.sizes) + kStreamRing)) return false;
+  return choice == SamplingChoice::few || few_passes_measured(c);
 }
 
 SampleTraits traits_of(const abi::SampleParams& p) {
@@ -193,23 +225,24 @@ SamplingKernel sampling_kernel(KernelKind kind, DType type, std::int64_t shared_
   std::string call;
   switch (kind) {
     case KernelKind::sample:
-      if (takes_few_passes(type, t))
-        call = fmt::format("using Few = Nucleus<{}, {}>;\n  static_assert(Few::kLeast == {} && Few::kBytes == {});\n  ", t.probs, t.edits,
-                           kFewPassesLeast, kFewPassesBytes);
-      call += fmt::format("run_sample<kConfig, {}, Traits{{{}, {}, {}, {}, {}, {}}}>(p, {})", type_name(type), t.probs, t.edits, t.masked,
-                          t.top_k, t.top_p, t.first, f.slots);
+      if (t.few) call = few_passes_asserts(kind, t);
+      call += fmt::format("run_sample<kConfig, {}, Traits{{{}, {}, {}, {}, {}, {}, {}}}>(p, {})", type_name(type), t.probs, t.edits,
+                          t.masked, t.top_k, t.top_p, t.first, t.few, f.slots);
       break;
     case KernelKind::top_k:
       file = "top_k";
       params = "TopKParams";
-      call = fmt::format("run_top_k<kConfig, {}>(p, {})", type_name(type), f.slots);
+      if (t.few) call = few_passes_asserts(kind, t);
+      call += fmt::format("run_top_k<kConfig, {}, {}>(p, {})", type_name(type), t.few, f.slots);
       break;
     case KernelKind::speculative:
       file = "speculative";
       params = "SpeculativeParams";
       call = fmt::format("run_speculative<kConfig, {}>(p, {})", type_name(type), f.slots);
       break;
-    default: call = fmt::format("run_rows<kConfig, {}, RowKind::{}>(p, {})", type_name(type), what, f.slots);
+    default:
+      if (t.few) call = few_passes_asserts(kind, t);
+      call += fmt::format("run_rows<kConfig, {}, RowKind::{}, {}>(p, {})", type_name(type), what, t.few, f.slots);
   }
   kernel.source = fmt::format(
       "// {}\n#include \"sampling/{}.cuh\"\n"
@@ -229,25 +262,34 @@ int cluster_size(const cuda::DeviceInfo& info, std::int64_t rows, std::int64_t v
 }
 
 void sample_on_device(const Context& context, const abi::SampleParams& p, DType type, void* stream) {
-  const SampleTraits traits = traits_of(p);
-  // What kernels/sampling/nucleus.cuh does is faster in passes, by fewer and without barriers, than where a row stays.
-  const std::int64_t shared = context.cuda().device->info().shared_per_block;
-  const bool few_passes = takes_few_passes(type, traits) &&
-                          footprint_of(KernelKind::sample, type, shared, traits).shared_bytes >= kFewPassesBytes &&
-                          p.min_p.rows == nullptr && p.min_p.value <= 0 && p.input.stride == 4 && p.vocab >= kFewPassesLeast;
-  if (!few_passes && launch_resident(context, "sample", KernelKind::sample, type, traits, p, 0, stream)) return;
+  SampleTraits traits = traits_of(p);
+  const bool processed = p.logprobs.data != nullptr && p.filtered_logprobs == 0;
+  traits.few = few_passes(context, {.kind = KernelKind::sample,
+                                    .type = type,
+                                    .traits = traits,
+                                    .min_p = p.min_p.rows != nullptr || p.min_p.value > 0,
+                                    .needs_total = (traits.top_k || !traits.top_p) && (processed || (p.joint != 0 && traits.top_p)),
+                                    .rows = p.rows,
+                                    .vocab = p.vocab,
+                                    .stride = p.input.stride});
+  if (!traits.few && launch_resident(context, "sample", KernelKind::sample, type, traits, p, 0, stream)) return;
   launch_passing(context, "sample", load(context, "sample", KernelKind::sample, type, traits, stream), p.rows, p.vocab, p, stream);
 }
 
 void rows_on_device(const Context& context, KernelKind kind, const abi::SampleParams& p, DType type, void* stream) {
   const std::string_view op = kKindNames[static_cast<std::size_t>(kind)];
-  if (launch_resident(context, op, kind, type, {}, p, 0, stream)) return;
-  launch_passing(context, op, load(context, op, kind, type, {}, stream), p.rows, p.vocab, p, stream);
+  const SampleTraits traits{
+      .few = few_passes(context, {.kind = kind, .type = type, .traits = {}, .rows = p.rows, .vocab = p.vocab, .stride = p.input.stride})};
+  if (!traits.few && launch_resident(context, op, kind, type, traits, p, 0, stream)) return;
+  launch_passing(context, op, load(context, op, kind, type, traits, stream), p.rows, p.vocab, p, stream);
 }
 
 void top_k_on_device(const Context& context, const abi::TopKParams& p, DType type, void* stream) {
-  if (launch_resident(context, "top_k", KernelKind::top_k, type, {}, p, p.k, stream)) return;
-  launch_passing(context, "top_k", load(context, "top_k", KernelKind::top_k, type, {}, stream), p.rows, p.vocab, p, stream);
+  const SampleTraits traits{
+      .few = few_passes(
+          context, {.kind = KernelKind::top_k, .type = type, .traits = {}, .rows = p.rows, .vocab = p.vocab, .stride = p.input.stride})};
+  if (!traits.few && launch_resident(context, "top_k", KernelKind::top_k, type, traits, p, p.k, stream)) return;
+  launch_passing(context, "top_k", load(context, "top_k", KernelKind::top_k, type, traits, stream), p.rows, p.vocab, p, stream);
 }
 
 void speculative_on_device(const Context& context, const abi::SpeculativeParams& p, DType type, void* stream) {

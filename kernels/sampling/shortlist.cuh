@@ -1,0 +1,255 @@
+// What a row's order begins with, by one pass of few instructions: all entries from some value on come to the list of block 0 (list.cuh),
+// where select.cuh finds cuts as in a list of its own. The value is one that a sample of the row says is small enough for the first
+// `count` of the order; or, for min-p, what weighs enough beside the largest entry seen so far. Edited entries are listed as what they
+// become after the pass, which knows nothing of edits. Rows whose list would be too long are left to select.cuh's passes.
+#pragma once
+
+#include "sampling/row.cuh"
+#include "sampling/stream.cuh"
+
+namespace girih::sampling {
+
+/// kByCount: the first `count` of the order are asked for, else what weighs at least min_p of the largest.
+template <Config kConfig, bool kProbs, bool kEdits, bool kByCount>
+class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
+ public:
+  using S = Shared<kConfig>;
+  using Base = Stream<kProbs, Layout<kConfig, float, kEdits>::kWork>;
+  static constexpr int kBytes = Layout<kConfig, float, kEdits>::kWork + Base::kRingBytes;
+  static constexpr u32 kLeastKey = (kProbs ? 0x80000000U : abi::kKeyOfMinusInf) + 1U;  // of an entry with mass
+
+  struct Wish {
+    int count;
+    float min_p;
+    float scale;  // of the logits' weights
+  };
+  /// What has come of it. ok: block 0 lists every entry from `low` on.
+  struct Found {
+    bool ok, nan;
+    u32 low, largest;  // keys
+  };
+
+  __device__ __forceinline__ Shortlist(const u8* row, int n) : Base(row, n) {}
+
+  /// Whether it may be worth while; the same in all blocks. Ahead of run().
+  __device__ __forceinline__ bool suits(const Wish& wish, const abi::SampleParams* edits, i64 r) const {
+    if (n_ < Base::kLeast) return false;
+    if constexpr (kEdits) {
+      List bias{}, history{};
+      bias.open(edits->bias, r);
+      history.open(edits->history, r);
+      if (static_cast<i64>(bias.count) * history.count > kMostPairs) return false;
+    }
+    return !kByCount || rank_of(wish.count) <= kMostRank;
+  }
+
+  /// The first tiles and the sample are asked for.
+  __device__ __forceinline__ void start() {
+    Base::sample(x_);
+    Base::start_pass(false);
+    Base::prefetch();
+    if (ptx::thread_idx() == 0) own<S>().num_spilled = own<S>().peak = 0;
+  }
+
+  /// Behind a barrier of the cluster after start().
+  __device__ __forceinline__ Found run(S& leader, const Wish& wish, const abi::SampleParams* edits, i64 r) {
+    S& s = own<S>();
+#pragma unroll 1
+    for (int i = ptx::thread_idx(); i < 2 * S::kMaxTiles; i += kThreads) s.tile_mass[i] = 0;
+    Found found{false, false, threshold(wish), 0};
+    if (found.low == 0) {
+      ptx::cp_async_wait<0>();
+      return found;
+    }
+    Sums sums{};
+    pass(leader, wish, found.low, sums);
+    if constexpr (kEdits) edit(leader, found.low, *edits, r, sums);
+    const Sums all = all_sums<S>(sums);
+    found.nan = all.nan != 0;
+    found.largest = max(all.largest, kLeastKey - 1U);
+    if (!kByCount && !kEdits) found.low = max(found.low, key_beside(value_of(found.largest), wish));
+    if (ptx::thread_idx() == 0) {
+      s.listed = s.summed = 1;
+      s.listed_low = found.low;
+      s.listed_high = abi::kKeyOfInf;
+    }
+    gather(leader);
+    if (ptx::cluster_size() == 1) ptx::sync_block();
+    const u32 spilled = leader.num_spilled;
+    const bool enough = kByCount ? all.inside_count >= static_cast<u32>(wish.count)
+                                 : !kEdits || key_beside(value_of(found.largest), wish) >= found.low;  // edits may have lowered the largest
+    found.ok = spilled <= static_cast<u32>(S::kSpill) && !(kEdits && spilled != 0) && (enough || found.low == kLeastKey);
+    return found;
+  }
+
+ private:
+  using Base::chunk_of, Base::position_of_chunk;
+  using Base::n_, Base::lead_, Base::first_, Base::count_, Base::from_;
+  static constexpr int kMostRank = kThreads * 3 / 4;
+  static constexpr i64 kMostPairs = 1 << 16;  // of a biased and a counted token, which are compared
+
+  /// Of a sample of the row: where the order has as many before as `count` of the row should be, and four standard deviations more.
+  __device__ __forceinline__ int rank_of(int count) const {
+    const float expected = static_cast<float>(count) * static_cast<float>(Base::kSample) / static_cast<float>(n_);
+    return static_cast<int>(min(expected + 4.0F * sqrt(expected) + 9.0F, 1e6F));
+  }
+  /// From which key on entries may weigh min_p of one of value x, or more.
+  static __device__ __forceinline__ u32 key_beside(float x, const Wish& wish) {
+    const float part = wish.min_p * 0.9999F;
+    const float least = kProbs ? x * part : x + ptx::lg2(part) / wish.scale - 1e-4F * (abs(x) + 1.0F / wish.scale);
+    return abs(least) < kInfinity ? max(key_of(least), kLeastKey) : kLeastKey;
+  }
+
+  /// The key that is reached by the largest sampled entries of `rank` threads, or little below it: so the sample has at least as many from
+  /// it on. Two bits at a time.
+  static __device__ __forceinline__ u32 key_of_rank(u32 largest, int rank) {
+    u32* s_counts = reinterpret_cast<u32*>(block_scratch());  // of warps, in turns
+    constexpr int kLast = 10;
+    constexpr u32 kCountMask = 1023;
+    static_assert(kThreads <= static_cast<int>(kCountMask));
+    u32 low = 0;
+#pragma unroll 1
+    for (int shift = 30; shift >= kLast; shift -= 2) {
+      u32* s_now = s_counts + (shift & 2) / 2 * kWarps;
+      u32 reached = 0;
+#pragma unroll
+      for (u32 i = 1; i <= 3; ++i) reached += largest >= low + (i << shift) ? 1U << (10 * (i - 1)) : 0U;
+      reached = ptx::sum_warp(reached);
+      if (ptx::lane_idx() == 0) s_now[ptx::thread_idx() / ptx::kWarp] = reached;
+      ptx::sync_block();
+      reached = ptx::sum_warp(ptx::lane_idx() < kWarps ? s_now[ptx::lane_idx()] : 0);
+      u32 digit = 0;
+#pragma unroll
+      for (u32 i = 0; i < 3; ++i) digit += (reached >> (10 * i) & kCountMask) >= static_cast<u32>(rank) ? 1U : 0U;
+      low += digit << shift;
+    }
+    return low;
+  }
+
+  /// The key from which on entries are listed; 0: too many would be. The same in all blocks.
+  __device__ __forceinline__ u32 threshold(const Wish& wish) const {
+    float largest = Base::kNothing;
+#pragma unroll
+    for (int i = 0; i < Base::kSampled; ++i) {
+#pragma unroll
+      for (int e = 0; e < Base::kItems; ++e) largest = ptx::max_number(largest, float_of(x_[i].x[e]));
+    }
+    const u32 key = key_of_rank(key_of(largest), kByCount ? rank_of(wish.count) : 1);
+    const u32 low = kByCount ? max(key, kLeastKey) : key_beside(value_of(key), wish);
+    const float from = value_of(low);
+    u32 inside = 0;
+#pragma unroll
+    for (int i = 0; i < Base::kSampled; ++i) {
+#pragma unroll
+      for (int e = 0; e < Base::kItems; ++e) inside += float_of(x_[i].x[e]) >= from ? 1U : 0U;
+    }
+    const float expected = static_cast<float>(block_sum(inside)) * static_cast<float>(n_) / static_cast<float>(Base::kSample);
+    return expected > static_cast<float>(S::kListCapacity) * 0.7F ? 0 : low;
+  }
+
+  /// Lists, and finds out about what it has listed.
+  __device__ __forceinline__ void pass(S& leader, const Wish& wish, u32 low, Sums& sums) const {
+    S& s = own<S>();
+    float from = value_of(low);
+    float largest = Base::kNothing;
+    u32 peak = 0;
+    int listed = 0;
+    bool nan = false;
+    Base::each_piece(false, [&](int tile, const Vec16* s_piece) {
+      const int position = position_of_chunk(chunk_of(tile));
+#pragma unroll
+      for (int c = 0; c < Base::kChunks; ++c) {
+        const Vec16* s_chunk = s_piece + c * ptx::kWarp + ptx::lane_idx();
+        const Vec16 v = *s_chunk;
+        const float most =
+            ptx::max_or_nan(ptx::max_or_nan(float_of(v.x[0]), float_of(v.x[1])), ptx::max_or_nan(float_of(v.x[2]), float_of(v.x[3])));
+        if (!(most < from)) {
+          nan |= most != most;
+          largest = ptx::max_number(largest, most);
+          u32 inside = 0;
+#pragma unroll
+          for (int e = 0; e < Base::kItems; ++e) inside |= float_of(v.x[e]) >= from ? 1U << e : 0U;
+#pragma unroll 1
+          for (; inside != 0; inside &= inside - 1, ++listed) {  // few lanes have one, fewer have two
+            const int e = ptx::popcount((inside & (0U - inside)) - 1U);
+            list_one(leader, listed, reinterpret_cast<const float*>(s_chunk)[e], position + c * ptx::kWarp * Base::kItems + e);
+          }
+        }
+        ptx::sync_warp();
+      }
+      if constexpr (!kByCount && !kEdits) {
+        if (ptx::any(key_of(largest) > peak)) {
+          const u32 key = ptx::max_warp(key_of(largest));
+          if (ptx::lane_idx() == 0) ptx::atomic_max_shared(&s.peak, key);
+        }
+        const u32 now = s.peak;
+        if (now > peak) from = max(from, value_of(key_beside(value_of(now), wish)));
+        peak = max(peak, now);
+      }
+    });
+    sums.largest = key_of(largest);
+    sums.inside_count = static_cast<u32>(listed);
+    sums.nan = nan ? 1 : 0;
+    s.num_listed[ptx::thread_idx()] = min(listed, S::kOwn);
+  }
+  static __device__ __forceinline__ void list_one(S& leader, int before, float x, int position) {
+    S& s = own<S>();
+    if (before < S::kOwn) {
+      s.list_key[before * kThreads + ptx::thread_idx()] = key_of(x);
+      s.list_position[before * kThreads + ptx::thread_idx()] = position;
+    } else {
+      append(leader, before, key_of(x), position);
+    }
+  }
+
+  /// What is edited leaves the list, and comes to it as what it becomes. A thread takes a token, and looks where it would be listed.
+  __device__ __forceinline__ void edit(S& leader, u32 low, const abi::SampleParams& p, i64 r, Sums& sums) const {
+    S& s = own<S>();
+    List bias{}, history{};
+    bias.open(p.bias, r);
+    history.open(p.history, r);
+    const float from = value_of(low);
+    const float repetition = p.repetition.at(r), frequency = p.frequency.at(r), presence = p.presence.at(r);
+    ptx::sync_block();
+    int listed = s.num_listed[ptx::thread_idx()];
+#pragma unroll 1
+    for (int i = ptx::thread_idx(); i < bias.count + history.count; i += kThreads) {
+      const bool counted = i >= bias.count;
+      const i32 token = counted ? history.tokens[i - bias.count] : bias.tokens[i];
+      const int at = token + lead_ - first_ * Base::kTile;
+      if (token < 0 || token >= n_ || at < 0 || at >= count_ * Base::kTile) continue;
+      const int owner = Base::owner_of(at).thread;
+#pragma unroll 1
+      for (int k = 0; k < s.num_listed[owner]; ++k) {
+        if (s.list_position[k * kThreads + owner] == token) s.list_key[k * kThreads + owner] = 0;
+      }
+      if (!counted && place_in(history, token) >= 0) continue;
+      float x = ptx::max_number(*reinterpret_cast<const float*>(from_ + static_cast<i64>(token + lead_) * 4), Base::kNothing);
+      const int place = counted ? place_in(bias, token) : i;
+      if (place >= 0) x = ptx::max_number(x + static_cast<const float*>(bias.values)[place], Base::kNothing);
+      if (counted)
+        x = penalised(x, history.values == nullptr ? 1 : static_cast<const i32*>(history.values)[i - bias.count], repetition, frequency,
+                      presence, Base::kNothing);
+      if (x >= from) list_one(leader, listed++, x, token);
+    }
+    ptx::sync_block();
+    s.num_listed[ptx::thread_idx()] = min(listed, S::kOwn);
+    sums.largest = sums.inside_count = 0;
+#pragma unroll 1
+    for (int i = 0; i < min(listed, S::kOwn); ++i) {
+      const u32 key = s.list_key[i * kThreads + ptx::thread_idx()];
+      sums.largest = max(sums.largest, key);
+      sums.inside_count += key != 0 ? 1U : 0U;
+    }
+  }
+  static __device__ __forceinline__ int place_in(const List& list, i32 token) {
+    int place = -1;
+#pragma unroll 4
+    for (int i = 0; i < list.count; ++i) place = list.tokens[i] == token ? i : place;
+    return place;
+  }
+
+  Vec16 x_[Base::kSampled];  // the sample
+};
+
+}  // namespace girih::sampling
