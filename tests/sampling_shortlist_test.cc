@@ -332,6 +332,7 @@ TEST(SamplingShortlist, Choice) {
   EXPECT_EQ(0, ways({.traits = {.masked = true, .top_k = true}, .vocab = 100000}));
   EXPECT_EQ(0, ways({.type = DType::bf16, .traits = {.top_k = true}, .vocab = 100000}));
   EXPECT_EQ(2, ways({.kind = KernelKind::top_k, .traits = {}, .vocab = 100000}));
+  EXPECT_EQ(2, ways({.kind = KernelKind::top_p_renorm, .traits = {}, .vocab = 100000}));
   EXPECT_EQ(0, ways({.kind = KernelKind::softmax, .traits = {}, .vocab = 100000}));
   EXPECT_FALSE(sampling::takes_few_passes({.traits = {.top_p = true}, .vocab = 100000}, cuda::example_device(80).shared_per_block,
                                           SamplingChoice::few));

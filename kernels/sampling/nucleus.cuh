@@ -1,8 +1,8 @@
-// Top-p of a row of f32 in few passes: what run_sample() does first where it can. A sample of the row says between which values the cut
-// should lie. One pass adds up exact masses, of all and, for each piece of the row, of what lies above that bracket, and lists what is
-// inside; cut and token follow from these, and of the row one piece is read again. Logits take a pass ahead of it, for the largest, and
-// with it what all weigh, about. Rows that are odd, and cuts that lie elsewhere, are left to select.cuh. Bracket, cut and token:
-// nucleus_cut.cuh.
+// Top-p of a row of f32 in few passes: what run_sample() and top_p_renorm do first where they can. A sample of the row says between which
+// values the cut should lie. One pass adds up exact masses, of all and, for each piece of the row, of what lies above that bracket, and
+// lists what is inside; cut and token follow from these, and of the row one piece is read again. Logits take a pass ahead of it, for the
+// largest, and with it what all weigh, about. Rows that are odd, and cuts that lie elsewhere, are left to select.cuh. Bracket, cut and
+// token: nucleus_cut.cuh.
 #pragma once
 
 #include "sampling/list.cuh"
@@ -67,12 +67,37 @@ class Nucleus : Stream<kProbs, (static_cast<int>(sizeof(NucleusShared)) + 127) /
     w_ = make_weighting(kProbs, 1.0F, temperature);
   }
 
-  /// False: nothing has been written, and the row must be done the other way. All blocks of the cluster come to the same.
+  /// Draws. False: nothing has been written, and the row must be done the other way. All blocks of the cluster come to the same.
   __device__ __forceinline__ bool run(const abi::SampleParams& p, i64 r, float top_p) {
-    if (n_ < kLeast || ceil_div(num_tiles_, size_) >= S::kMaxTiles) return false;
+    if (!fits()) return false;
     if constexpr (kEdits) {
       if (!open_edits(p, r)) return false;
     }
+    u64 total = 0;
+    if (!find(top_p, total)) return false;
+    draw(p, r, total);
+    return true;
+  }
+
+  /// Of a row of probabilities what is kept, over its sum, and else 0: write(position of y[0], y). False: as above.
+  template <typename F>
+  __device__ __forceinline__ bool renorm(float top_p, F write) {
+    u64 total = 0;
+    if (!fits() || !find(top_p, total)) return false;
+    sync_row();  // others may be reading what lies where the ring does
+    start_pass(true);
+    write_kept(write);
+    return true;
+  }
+
+ private:
+  using Base::chunk_of, Base::load_chunk, Base::position_of_chunk, Base::prefetch, Base::ring, Base::sample, Base::slot, Base::start_pass;
+  using Base::n_, Base::lead_, Base::size_, Base::num_tiles_, Base::first_, Base::count_, Base::warp_, Base::from_;
+
+  __device__ __forceinline__ u32* list() const { return reinterpret_cast<u32*>(ring() + Base::kRingBytes) + ptx::thread_idx(); }
+  __device__ __forceinline__ bool fits() const { return n_ >= kLeast && ceil_div(num_tiles_, size_) < S::kMaxTiles; }
+  /// The cut at top_p, what it keeps and, to `total`, the mass of all.
+  __device__ __forceinline__ bool find(float top_p, u64& total) {
     S& s = own<S>();
     if (ptx::thread_idx() == 0) s.odd = s.num_few = 0;
     Vec16 x[kSampled];
@@ -90,16 +115,10 @@ class Nucleus : Stream<kProbs, (static_cast<int>(sizeof(NucleusShared)) + 127) /
     if (fits && ties_) pass<true>();
     ptx::cp_async_wait<0>();
     sync_row();
-    if (fits && decide(p, r, top_p)) return true;
+    if (fits && decide(top_p, total)) return true;
     sync_row();  // others may be reading this block's memory still
     return false;
   }
-
- private:
-  using Base::chunk_of, Base::load_chunk, Base::position_of_chunk, Base::prefetch, Base::ring, Base::sample, Base::slot, Base::start_pass;
-  using Base::n_, Base::lead_, Base::size_, Base::num_tiles_, Base::first_, Base::count_, Base::warp_, Base::from_;
-
-  __device__ __forceinline__ u32* list() const { return reinterpret_cast<u32*>(ring() + Base::kRingBytes) + ptx::thread_idx(); }
   static __device__ __forceinline__ u32* piece_ties() { return own<S>().histogram; }
   __device__ __forceinline__ Few& few(int rank) const {
     Few* s_few = reinterpret_cast<Few*>(ring());
@@ -436,7 +455,7 @@ class Nucleus : Stream<kProbs, (static_cast<int>(sizeof(NucleusShared)) + 127) /
   // ---- the cut and the draw
 
   /// After the pass, where all blocks' sums are there. False: the row is not for this way.
-  __device__ __forceinline__ bool decide(const abi::SampleParams& p, i64 r, float top_p);
+  __device__ __forceinline__ bool decide(float top_p, u64& total);
 
   /// The masses of pieces become those of what the cut keeps, whose sum goes to s.kept. False: the cut is not in the bracket, or among too
   /// many.
@@ -446,6 +465,8 @@ class Nucleus : Stream<kProbs, (static_cast<int>(sizeof(NucleusShared)) + 127) /
   /// Whether all that is listed in a bin is of one key: then it is counted by pieces.
   __device__ __forceinline__ bool one_key(int bin);
 
+  template <typename F>
+  __device__ __forceinline__ void write_kept(F write) const;
   /// The token, by the masses of pieces of what is kept.
   __device__ __forceinline__ void draw(const abi::SampleParams& p, i64 r, u64 total) const;
 

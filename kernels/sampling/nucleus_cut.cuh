@@ -174,9 +174,9 @@ __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::one_value(const Vec16 (
 }
 
 template <bool kProbs, bool kEdits>
-__device__ __forceinline__ bool Nucleus<kProbs, kEdits>::decide(const abi::SampleParams& p, i64 r, float top_p) {
+__device__ __forceinline__ bool Nucleus<kProbs, kEdits>::decide(float top_p, u64& total) {
   const int lane = ptx::lane_idx();
-  u64 total = 0, above = 0;
+  u64 above = 0;
   u32 odd = 0;
 #pragma unroll 1
   for (int b = 0; b < size_; ++b) {
@@ -189,9 +189,7 @@ __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::decide(const abi::Sampl
   above = warp_sum(above);
   if (odd != 0 || (kProbs && total < static_cast<u64>(n_) << 23)) return false;  // else the largest has 2^-20
   const u64 need = mass_needed(total, top_p);
-  if (need <= above || !(ties_ ? cut_ties(need, above) : cut_listed(need, above))) return false;
-  draw(p, r, total);
-  return true;
+  return need > above && (ties_ ? cut_ties(need, above) : cut_listed(need, above));
 }
 
 template <bool kProbs, bool kEdits>
@@ -336,6 +334,45 @@ __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::cut_listed(u64 need, u6
   }
   ptx::sync_block();
   return true;
+}
+
+template <bool kProbs, bool kEdits>
+template <typename F>
+__device__ __forceinline__ void Nucleus<kProbs, kEdits>::write_kept(F write) const {
+  static_assert(kProbs && !kEdits);
+  const Divider divider(abi::weight_of_mass(own<S>().kept, w_.reference));
+  const ValueCut cut(ties_ ? Cut{tie_key_, Cut::kNone} : own<S>().cut);
+  Base::each_piece(true, [&](int tile, const Vec16* s_piece) {
+    const u32 wanted = ties_ ? piece_ties()[tile * kWarps + warp_] : 0;
+    u32 ties = 0;  // of the piece so far
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const Vec16 v = s_piece[c * ptx::kWarp + ptx::lane_idx()];
+      const int position = position_of_chunk(chunk_of(tile) + c * ptx::kWarp);
+      u32 tie = 0;  // number of the next
+      if (ties_) {
+        u32 mine = 0;
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) mine += float_of(v.x[e]) == cut.tie ? 1U : 0U;
+        u32 upto = mine;
+#pragma unroll
+        for (int distance = 1; distance < ptx::kWarp; distance *= 2) {
+          const u32 other = ptx::shuffle(upto, max(ptx::lane_idx() - distance, 0));
+          if (ptx::lane_idx() >= distance) upto += other;
+        }
+        tie = ties + upto - mine;
+        ties += ptx::shuffle(upto, ptx::kWarp - 1);
+      }
+      float y[kItems];
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) {
+        const float x = float_of(v.x[e]);
+        y[e] = cut.keeps(x, position + e) || (ties_ && x == cut.tie && tie++ < wanted) ? x : 0.0F;
+      }
+      divider.divide(y);
+      write(position, y);
+    }
+  });
 }
 
 template <bool kProbs, bool kEdits>

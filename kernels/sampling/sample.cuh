@@ -470,7 +470,8 @@ __device__ __forceinline__ void write_chunk(const abi::SampleParams& p, u8* out,
 
 enum class RowKind : u8 { softmax, top_p_renorm, top_k_renorm, top_k_mask };
 
-/// Writes a row for a row. Out: float, or T for top_k_mask. kFew: top-k of f32 by shortlist.cuh, where a row lends itself.
+/// Writes a row for a row. Out: float, or T for top_k_mask. kFew: rows of f32 by nucleus.cuh or shortlist.cuh, where
+/// they lend themselves.
 template <Config kConfig, typename T, RowKind kKind, bool kFew>
 __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slots) {
   constexpr bool kProbs = kKind == RowKind::top_p_renorm || kKind == RowKind::top_k_renorm;
@@ -502,6 +503,12 @@ __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slo
     return;
   }
 
+  if constexpr (kFew && kSame<T, float> && kKind == RowKind::top_p_renorm) {
+    using Few = Nucleus<true, false>;
+    const auto write = [&](int position, const float(&y)[Few::kItems]) { write_chunk<T, false>(p, out, position, y, raw); };
+    const bool fits = Few::kBytes <= Layout<kConfig, T, false>::kSlots + num_slots * kConfig.tile_bytes;
+    if (fits && p.input.stride == 4 && Few(run.reader.address(0), p.vocab, 1.0F).renorm(top_p, write)) return;
+  }
   bool listed = false;
   if constexpr (kFew && kSame<T, float> && (kMask || kKind == RowKind::top_k_renorm)) {
     if (p.input.stride == 4)

@@ -154,7 +154,7 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     float largest = Base::kNothing;
     u32 peak = 0;
     int listed = 0;
-    bool nan = false;
+    u32 nan = 0;
     Base::each_piece(false, [&](int tile, const Vec16* s_piece) {
       const int position = position_of_chunk(chunk_of(tile));
 #pragma unroll
@@ -164,7 +164,7 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
         const float most =
             ptx::max_or_nan(ptx::max_or_nan(float_of(v.x[0]), float_of(v.x[1])), ptx::max_or_nan(float_of(v.x[2]), float_of(v.x[3])));
         if (!(most < from)) {
-          nan |= most != most;
+          nan |= most != most ? 1U : 0U;
           largest = ptx::max_number(largest, most);
           u32 inside = 0;
 #pragma unroll
@@ -175,7 +175,6 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
             list_one(leader, listed, reinterpret_cast<const float*>(s_chunk)[e], position + c * ptx::kWarp * Base::kItems + e);
           }
         }
-        ptx::sync_warp();
       }
       if constexpr (!kByCount && !kEdits) {
         if (ptx::any(key_of(largest) > peak)) {
@@ -189,7 +188,7 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     });
     sums.largest = key_of(largest);
     sums.inside_count = static_cast<u32>(listed);
-    sums.nan = nan ? 1 : 0;
+    sums.nan = nan;
     s.num_listed[ptx::thread_idx()] = min(listed, S::kOwn);
   }
   static __device__ __forceinline__ void list_one(S& leader, int before, float x, int position) {

@@ -80,16 +80,18 @@ std::string kernel_name(KernelKind kind, DType type, const SampleTraits& t) {
 std::string resident_name(KernelKind kind, DType type, const SampleTraits& t) { return kernel_name(kind, type, t) + "_resident"; }
 
 /// Done by kernels/sampling/nucleus.cuh, else by shortlist.cuh.
-bool is_nucleus(KernelKind kind, const SampleTraits& t) { return kind == KernelKind::sample && t.top_p && !t.top_k; }
+bool is_nucleus(KernelKind kind, const SampleTraits& t) {
+  return kind == KernelKind::top_p_renorm || (kind == KernelKind::sample && t.top_p && !t.top_k);
+}
 
-/// Where few passes have been measured to be faster than whatever else would do the call: all of top-p.
-bool few_passes_measured(const FewPassesCall& c) { return is_nucleus(c.kind, c.traits); }
+/// Where few passes have been measured to be faster than whatever else would do the call: all of sample() by top-p.
+bool few_passes_measured(const FewPassesCall& c) { return c.kind == KernelKind::sample && is_nucleus(c.kind, c.traits); }
 
 /// The kernel's text checks what is assumed here.
 std::string few_passes_asserts(KernelKind kind, const SampleTraits& t) {
   if (is_nucleus(kind, t))
-    return fmt::format("using Few = Nucleus<{}, {}>;\n  static_assert(Few::kLeast == {} && Few::kBytes == {});\n  ", t.probs, t.edits,
-                       kFewPassesLeast, kNucleusBytes);
+    return fmt::format("using Few = Nucleus<{}, {}>;\n  static_assert(Few::kLeast == {} && Few::kBytes == {});\n  ",
+                       t.probs || kind != KernelKind::sample, t.edits, kFewPassesLeast, kNucleusBytes);
   return fmt::format("static_assert(Stream<false, 0>::kLeast == {} && Stream<false, 0>::kRingBytes == {});\n  ", kFewPassesLeast,
                      kStreamRing);
 }

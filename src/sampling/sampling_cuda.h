@@ -49,8 +49,8 @@ struct FewPassesCall {
   bool needs_total = false;  ///< the mass of all entries beside a cut by count
   std::int64_t rows = 1, vocab = 1, stride = 4;
 };
-/// Whether the call's rows are done in few passes (kernels/sampling/nucleus.cuh: top-p; shortlist.cuh: top-k, also with top-p, min-p):
-/// where a kernel can, and `choice` says so or, unless it says anything, where that has been measured to be faster.
+/// Whether the call's rows are done in few passes (kernels/sampling/nucleus.cuh: top-p and its renorm; shortlist.cuh: top-k, also with
+/// top-p, min-p): where a kernel can, and `choice` says so or, unless it says anything, where that has been measured to be faster.
 bool takes_few_passes(const FewPassesCall& call, std::int64_t shared_limit, SamplingChoice choice);
 
 /// Blocks that share a row: as many as the device has room for, up to 8, while each has a tile.
