@@ -169,6 +169,35 @@ TEST(SamplingShortlist, UsualRowsTakeOnePass) {
   }
 }
 
+/// Equal entries that are too many to be listed: the first of them are found by pieces, in any block, and beside larger ones.
+TEST(SamplingShortlist, TiesTakeOnePass) {
+  constexpr std::int64_t kVocab = 70002, kRows = 5;
+  Rows<float> rows(kRows, kVocab);
+  std::mt19937 random(9);
+  for (std::int64_t i = 0; i < kVocab; ++i) {
+    rows.set(0, i, 0.5F);
+    rows.set(1, i, random() % 3 == 0 ? 1.0F : -1.0F);
+    rows.set(2, i, i < kVocab / 2 ? -2.0F : i % 2000 == 0 ? 3.0F : 0.0F);
+    rows.set(3, i, i % 3 == 0 ? 0.0F : -0.0F);
+    rows.set(4, i, static_cast<float>(i % 5));
+  }
+  Rows<float> probs = as_probs(rows);
+  SampleArgs args;
+  args.logprob_kind = LogprobKind::filtered;
+  for (const std::int64_t k : {1, 40, 1500}) {
+    args.top_k = k;
+    args.random = {.seed = 5, .offset = k};
+    const int cluster = k == 40 ? 4 : k == 1 ? 1 : 2;
+    args.top_p = 1.0F;
+    args.input = rows.view();
+    for (const std::int32_t done : listed<false, false, true>(args, cluster, 0)) EXPECT_EQ(1, done) << k;
+    args.top_p = k == 40 ? 0.7F : 1.0F;
+    check<false>(args, cluster, static_cast<std::uint64_t>(k));
+    args.input = probs.view();
+    check<true>(args, cluster, 0);
+  }
+}
+
 /// Rows of any spread, place and grain, with some large entries.
 TEST(SamplingShortlist, RandomRows) {
   constexpr std::int64_t kRows = 3;

@@ -343,31 +343,34 @@ __device__ __forceinline__ void Nucleus<kProbs, kEdits>::write_kept(F write) con
   const Divider divider(abi::weight_of_mass(own<S>().kept, w_.reference));
   const ValueCut cut(ties_ ? Cut{tie_key_, Cut::kNone} : own<S>().cut);
   Base::each_piece(true, [&](int tile, const Vec16* s_piece) {
-    const u32 wanted = ties_ ? piece_ties()[tile * kWarps + warp_] : 0;
-    u32 ties = 0;  // of the piece so far
-#pragma unroll
+    // Of the cut's value is kept what is numbered below `end`: positions, or the ties of the piece.
+    const int end = ties_ ? static_cast<int>(piece_ties()[tile * kWarps + warp_]) : cut.limit;
+    int ties = 0;
+#pragma unroll 1
     for (int c = 0; c < kChunks; ++c) {
       const Vec16 v = s_piece[c * ptx::kWarp + ptx::lane_idx()];
       const int position = position_of_chunk(chunk_of(tile) + c * ptx::kWarp);
-      u32 tie = 0;  // number of the next
+      int number = position;
       if (ties_) {
-        u32 mine = 0;
+        int here = 0;
 #pragma unroll
-        for (int e = 0; e < kItems; ++e) mine += float_of(v.x[e]) == cut.tie ? 1U : 0U;
-        u32 upto = mine;
+        for (int e = 0; e < kItems; ++e) here += float_of(v.x[e]) == cut.tie ? 1 : 0;
+        int upto = here;
 #pragma unroll
         for (int distance = 1; distance < ptx::kWarp; distance *= 2) {
-          const u32 other = ptx::shuffle(upto, max(ptx::lane_idx() - distance, 0));
-          if (ptx::lane_idx() >= distance) upto += other;
+          const int other = ptx::shuffle(upto, max(ptx::lane_idx() - distance, 0));
+          upto += ptx::lane_idx() >= distance ? other : 0;
         }
-        tie = ties + upto - mine;
+        number = ties + upto - here;
         ties += ptx::shuffle(upto, ptx::kWarp - 1);
       }
       float y[kItems];
 #pragma unroll
       for (int e = 0; e < kItems; ++e) {
         const float x = float_of(v.x[e]);
-        y[e] = cut.keeps(x, position + e) || (ties_ && x == cut.tie && tie++ < wanted) ? x : 0.0F;
+        const bool is_tie = x == cut.tie;
+        y[e] = (x >= cut.from) | (is_tie & (number < end)) ? x : 0.0F;
+        number += !ties_ | is_tie ? 1 : 0;
       }
       divider.divide(y);
       write(position, y);

@@ -1,7 +1,8 @@
 // What a row's order begins with, by one pass of few instructions: all entries from some value on come to the list of block 0 (list.cuh),
 // where select.cuh finds cuts as in a list of its own. The value is one that a sample of the row says is small enough for the first
-// `count` of the order; or, for min-p, what weighs enough beside the largest entry seen so far. Edited entries are listed as what they
-// become after the pass, which knows nothing of edits. Rows whose list would be too long are left to select.cuh's passes.
+// `count` of the order (where equal entries are too many to be listed, the first of them); or, for min-p, what weighs enough beside the
+// largest entry seen so far. Edited entries are listed as what they become after the pass, which knows nothing of edits. Rows whose list
+// would be too long are left to select.cuh's passes.
 #pragma once
 
 #include "sampling/row.cuh"
@@ -56,18 +57,30 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     S& s = own<S>();
 #pragma unroll 1
     for (int i = ptx::thread_idx(); i < 2 * S::kMaxTiles; i += kThreads) s.tile_mass[i] = 0;
-    Found found{false, false, threshold(wish), 0};
+    const Threshold from = threshold(wish);
+    Found found{false, false, from.key, 0};
     if (found.low == 0) {
       ptx::cp_async_wait<0>();
       return found;
     }
     Sums sums{};
-    pass(leader, wish, found.low, sums);
+    pass(leader, wish, from, sums);
     if constexpr (kEdits) edit(leader, found.low, *edits, r, sums);
     const Sums all = all_sums<S>(sums);
     found.nan = all.nan != 0;
     found.largest = max(all.largest, kLeastKey - 1U);
+    i64 listed = all.inside_count;
     if (!kByCount && !kEdits) found.low = max(found.low, key_beside(value_of(found.largest), wish));
+    if constexpr (kTies) {
+      const i64 need = wish.count - listed;
+      if (from.ties && need > 0 && static_cast<u64>(need) <= all.inside) {
+        --found.low;
+        found.largest = max(found.largest, found.low);
+        list_ties(leader, value_of(found.low), need, static_cast<int>(sums.inside_count));
+        listed = wish.count;
+        sync_row();
+      }
+    }
     if (ptx::thread_idx() == 0) {
       s.listed = s.summed = 1;
       s.listed_low = found.low;
@@ -76,17 +89,27 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     gather(leader);
     if (ptx::cluster_size() == 1) ptx::sync_block();
     const u32 spilled = leader.num_spilled;
-    const bool enough = kByCount ? all.inside_count >= static_cast<u32>(wish.count)
+    const bool enough = kByCount ? listed >= wish.count
                                  : !kEdits || key_beside(value_of(found.largest), wish) >= found.low;  // edits may have lowered the largest
     found.ok = spilled <= static_cast<u32>(S::kSpill) && !(kEdits && spilled != 0) && (enough || found.low == kLeastKey);
     return found;
   }
 
  private:
-  using Base::chunk_of, Base::position_of_chunk;
-  using Base::n_, Base::lead_, Base::first_, Base::count_, Base::from_;
+  using Base::chunk_of, Base::load_chunk, Base::position_of_chunk;
+  using Base::n_, Base::lead_, Base::first_, Base::count_, Base::warp_, Base::from_;
   static constexpr int kMostRank = kThreads * 3 / 4;
   static constexpr i64 kMostPairs = 1 << 16;  // of a biased and a counted token, which are compared
+
+  static constexpr bool kTies = kByCount && !kEdits;
+  /// The key from which on entries are listed; 0: too many would be. ties: entries of the key before it are counted, by pieces, as they are
+  /// too many to be listed, of which the first are wanted.
+  struct Threshold {
+    u32 key;
+    bool ties;
+  };
+  static __device__ __forceinline__ u32* piece_ties() { return own<S>().histogram; }
+  static_assert((abi::kMaxVocab / Base::kTile + 2) * kWarps <= 2 * S::kBins || !kTies);
 
   /// Of a sample of the row: where the order has as many before as `count` of the row should be, and four standard deviations more.
   __device__ __forceinline__ int rank_of(int count) const {
@@ -101,15 +124,14 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
   }
 
   /// The key that is reached by the largest sampled entries of `rank` threads, or little below it: so the sample has at least as many from
-  /// it on. Two bits at a time.
-  static __device__ __forceinline__ u32 key_of_rank(u32 largest, int rank) {
+  /// it on. Two bits at a time, down to bit `last`.
+  static __device__ __forceinline__ u32 key_of_rank(u32 largest, int rank, int last) {
     u32* s_counts = reinterpret_cast<u32*>(block_scratch());  // of warps, in turns
-    constexpr int kLast = 10;
     constexpr u32 kCountMask = 1023;
     static_assert(kThreads <= static_cast<int>(kCountMask));
     u32 low = 0;
 #pragma unroll 1
-    for (int shift = 30; shift >= kLast; shift -= 2) {
+    for (int shift = 30; shift >= last; shift -= 2) {
       u32* s_now = s_counts + (shift & 2) / 2 * kWarps;
       u32 reached = 0;
 #pragma unroll
@@ -126,16 +148,8 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     return low;
   }
 
-  /// The key from which on entries are listed; 0: too many would be. The same in all blocks.
-  __device__ __forceinline__ u32 threshold(const Wish& wish) const {
-    float largest = Base::kNothing;
-#pragma unroll
-    for (int i = 0; i < Base::kSampled; ++i) {
-#pragma unroll
-      for (int e = 0; e < Base::kItems; ++e) largest = ptx::max_number(largest, float_of(x_[i].x[e]));
-    }
-    const u32 key = key_of_rank(key_of(largest), kByCount ? rank_of(wish.count) : 1);
-    const u32 low = kByCount ? max(key, kLeastKey) : key_beside(value_of(key), wish);
+  /// Whether so many would be listed from a key on that the list might not hold them.
+  __device__ __forceinline__ bool is_long(u32 low) const {
     const float from = value_of(low);
     u32 inside = 0;
 #pragma unroll
@@ -144,14 +158,39 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
       for (int e = 0; e < Base::kItems; ++e) inside += float_of(x_[i].x[e]) >= from ? 1U : 0U;
     }
     const float expected = static_cast<float>(block_sum(inside)) * static_cast<float>(n_) / static_cast<float>(Base::kSample);
-    return expected > static_cast<float>(S::kListCapacity) * 0.7F ? 0 : low;
+    return expected > static_cast<float>(S::kListCapacity) * 0.7F;
+  }
+  /// The same in all blocks.
+  __device__ __forceinline__ Threshold threshold(const Wish& wish) const {
+    constexpr int kEnough = 10;  // bits that are not asked for
+    float most = Base::kNothing;
+#pragma unroll
+    for (int i = 0; i < Base::kSampled; ++i) {
+#pragma unroll
+      for (int e = 0; e < Base::kItems; ++e) most = ptx::max_number(most, float_of(x_[i].x[e]));
+    }
+    const u32 largest = key_of(most);
+    const int rank = kByCount ? rank_of(wish.count) : 1;
+    u32 low = 0;
+#pragma unroll 1
+    for (int last = kEnough; last >= 0; last -= kEnough) {
+      low = key_of_rank(largest, rank, last);
+      const bool is_value = last == 0;  // it is a sampled entry's
+      low = kByCount ? max(low, kLeastKey) + (is_value ? 1U : 0U) : key_beside(value_of(low), wish);
+      if (!is_long(low)) return {low, is_value};
+      if (!kTies) break;
+      ptx::sync_block();
+    }
+    return {0, false};
   }
 
   /// Lists, and finds out about what it has listed.
-  __device__ __forceinline__ void pass(S& leader, const Wish& wish, u32 low, Sums& sums) const {
+  __device__ __forceinline__ void pass(S& leader, const Wish& wish, const Threshold& threshold, Sums& sums) const {
     S& s = own<S>();
-    float from = value_of(low);
+    const float tie = value_of(threshold.key - 1U);
+    float from = value_of(threshold.key);
     float largest = Base::kNothing;
+    u32 ties = 0;
     u32 peak = 0;
     int listed = 0;
     u32 nan = 0;
@@ -176,6 +215,20 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
           }
         }
       }
+      if constexpr (kTies) {
+        if (threshold.ties) {
+          u32 here = 0;
+#pragma unroll
+          for (int c = 0; c < Base::kChunks; ++c) {
+            const Vec16 v = s_piece[c * ptx::kWarp + ptx::lane_idx()];
+#pragma unroll
+            for (int e = 0; e < Base::kItems; ++e) here += float_of(v.x[e]) == tie ? 1U : 0U;
+          }
+          ties += here;
+          here = ptx::sum_warp(here);
+          if (ptx::lane_idx() == 0) piece_ties()[tile * kWarps + warp_] = here;
+        }
+      }
       if constexpr (!kByCount && !kEdits) {
         if (ptx::any(key_of(largest) > peak)) {
           const u32 key = ptx::max_warp(key_of(largest));
@@ -188,6 +241,7 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     });
     sums.largest = key_of(largest);
     sums.inside_count = static_cast<u32>(listed);
+    sums.inside = ties;
     sums.nan = nan;
     s.num_listed[ptx::thread_idx()] = min(listed, S::kOwn);
   }
@@ -199,6 +253,47 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     } else {
       append(leader, before, key_of(x), position);
     }
+  }
+
+  /// Of the entries of value `tie` the row's first `need` join the list: each piece's number becomes how many of it do.
+  __device__ __forceinline__ void list_ties(S& leader, float tie, i64 need, int listed) const {
+    S& s = own<S>();
+    const int pieces = count_ * kWarps;
+    u64 before = 0;
+#pragma unroll 1
+    for (int b = 0; b < ptx::cluster_rank(); ++b) before += s.sums[b].inside;
+#pragma unroll 1
+    for (int first = 0; first < pieces; first += kThreads) {
+      const int piece = first + ptx::thread_idx();
+      const u64 here = piece < pieces ? piece_ties()[piece] : 0;
+      const Scan scan = block_scan(here);
+      const u64 left = static_cast<u64>(need) - min(static_cast<u64>(need), before + scan.before);
+      if (piece < pieces) piece_ties()[piece] = static_cast<u32>(min(here, left));
+      before += scan.total;
+    }
+    ptx::sync_block();
+#pragma unroll 1
+    for (int piece = warp_; piece < pieces; piece += kWarps) {
+      const u64 wanted = piece_ties()[piece];
+      if (wanted == 0) continue;
+      const int chunk = (first_ * kWarps + piece) * Base::kChunks * ptx::kWarp + ptx::lane_idx();
+      u64 ties = 0;
+#pragma unroll 1
+      for (int c = 0; c < Base::kChunks; ++c) {
+        const Vec16 v = load_chunk(chunk + c * ptx::kWarp);
+        u64 here = 0;
+#pragma unroll
+        for (int e = 0; e < Base::kItems; ++e) here += float_of(v.x[e]) == tie ? 1 : 0;
+        const u64 upto = inclusive(here);
+        u64 number = ties + upto - here;
+        ties += shuffle(upto, ptx::kWarp - 1);
+#pragma unroll
+        for (int e = 0; e < Base::kItems; ++e) {
+          if (float_of(v.x[e]) == tie && number++ < wanted) list_one(leader, listed++, tie, position_of_chunk(chunk + c * ptx::kWarp) + e);
+        }
+      }
+    }
+    s.num_listed[ptx::thread_idx()] = min(listed, S::kOwn);
   }
 
   /// What is edited leaves the list, and comes to it as what it becomes. A thread takes a token, and looks where it would be listed.
