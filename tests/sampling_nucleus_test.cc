@@ -22,7 +22,7 @@ using emulator::launch;
 using emulator::Rows;
 using sampling::Nucleus;
 
-constexpr sampling::Config kConfig{12288, 16384, 4, 2048};
+constexpr sampling::Config kConfig{12288, 16384, 4, 2048, true};
 constexpr int kSlots = 7;
 
 template <bool kProbs, bool kEdits>

@@ -26,7 +26,7 @@ using emulator::Rows;
 using sampling::RowKind;
 using sampling::Traits;
 
-constexpr sampling::Config kConfig{12288, 16384, 4, 2048};
+constexpr sampling::Config kConfig{12288, 16384, 4, 2048, true};
 constexpr int kSlots = 6;
 
 template <bool kProbs, bool kEdits>
@@ -221,7 +221,8 @@ TEST(SamplingShortlist, RandomRows) {
     args.top_k = turn % 5 == 4 ? 0 : 1 + static_cast<std::int64_t>(random() % (turn % 2 == 0 ? 3000 : 60));
     if (turn % 3 == 1 && args.top_k.value > 0) args.top_p = 1.0F - std::exp(-0.3F - 6 * std::fabs(normal(random)));
     if (turn % 4 == 3 || turn % 5 == 4) args.min_p = std::exp(-1.0F - 3 * std::fabs(normal(random)));
-    args.logprob_kind = LogprobKind::filtered;
+    args.logprob_kind = turn % 6 == 1 ? LogprobKind::processed : LogprobKind::filtered;
+    args.order = turn % 3 == 1 && turn % 2 == 0 ? FilterOrder::joint : FilterOrder::top_k_first;
     args.random = {.seed = turn, .offset = 1};
     const int cluster = 1 << turn % 4;
     args.input = probs.view();
@@ -355,7 +356,6 @@ TEST(SamplingShortlist, Choice) {
   EXPECT_EQ(0, ways({.traits = {.top_p = true}, .vocab = 20000}));
   EXPECT_EQ(2, ways({.traits = {.top_k = true}, .vocab = 100000}));
   EXPECT_EQ(2, ways({.traits = {.edits = true, .top_k = true, .top_p = true}, .vocab = 100000}));
-  EXPECT_EQ(0, ways({.traits = {.top_k = true, .top_p = true}, .needs_total = true, .vocab = 100000}));
   EXPECT_EQ(2, ways({.traits = {}, .min_p = true, .vocab = 100000}));
   EXPECT_EQ(0, ways({.traits = {}, .vocab = 100000}));
   EXPECT_EQ(0, ways({.traits = {.masked = true, .top_k = true}, .vocab = 100000}));

@@ -39,8 +39,7 @@ struct RowRun {
     sync_row();  // before any block writes to another's memory, that one must have begun
   }
 
-  /// First of all, in place of begin(): lists what the order begins with (shortlist.cuh), for rows of f32 without gaps. False: has done
-  /// nothing.
+  /// In place of begin(): lists what the order begins with (shortlist.cuh), for rows of f32 without gaps. False: begin() must follow.
   template <bool kByCount>
   __device__ __forceinline__ bool shortlist(const u8* row, float temperature, u64 count, float min_p, const abi::SampleParams* p, i64 r) {
     using Few = Shortlist<kConfig, kProbs, kEdits, kByCount>;
@@ -49,6 +48,7 @@ struct RowRun {
     Few few(row, reader.size());
     if (!few.suits(wish, p, r)) return false;
     few.start();
+    reader.forget();
     start(temperature);
     const typename Few::Found found = few.run(leader, wish, p, r);
     if (!found.ok) return false;
@@ -68,6 +68,7 @@ struct RowRun {
       const int chunks = reader.num_chunks() / 4 * 4;
       const int count = min(min(kOwnChunks * kThreads, Reader::most_sampled(num_slots)), chunks) / 4 * 4;
       S& first = leader;
+      reader.forget();
       // Chunk `number` comes from any block, and goes to the thread of the same number, modulo their number, of block 0.
       reader.sample(count, [&](int number, const float(&x)[Reader::kItems]) {
         const int before = number / kThreads * kTaken;
@@ -356,17 +357,25 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   auto& select = run.select;
   auto& s = own<typename Run::S>();
 
-  bool listed = false;
-  if constexpr (kFewPasses && (kTraits.top_k || !kTraits.top_p)) {
-    if ((kTraits.top_k ? by_count : min_p > 0.0F) && !greedy && !needs_total && p.input.stride == 4)
-      listed = run.template shortlist<kTraits.top_k>(row, temperature, static_cast<u64>(top_k), min_p, &p, r);
-  }
-  if (!listed) run.begin(temperature, by_count || by_mass || kTraits.first);
+  constexpr bool kLists = kFewPasses && (kTraits.top_k || !kTraits.top_p);
+  const bool lists = kLists && (kTraits.top_k ? by_count : min_p > 0.0F) && !greedy && p.input.stride == 4;
+  const bool sampled = by_count || by_mass || kTraits.first;
   // Cuts by count ask for no masses; masses of probabilities do without the largest until min_p asks for it.
   const bool by_largest = kProbs ? min_p > 0.0F && !by_count && !by_mass && !kTraits.first : !by_count && !kTraits.first;
-  if (greedy || (by_largest && !listed) || (!kProbs && needs_total)) run.find_largest();
+  if (!lists || needs_total) {
+    run.begin(temperature, sampled && !lists);
+    if (greedy || (by_largest && !lists) || (!kProbs && needs_total)) run.find_largest();
+  }
   // The mass of everything before the cuts, whose passes keep their sums for the draw.
   const u64 total = needs_total && (!select.weighted || select.any()) ? run.kept_by_tile(true) : 0;
+  bool listed = false;
+  if constexpr (kLists) {
+    if (lists) {
+      listed = run.template shortlist<kTraits.top_k>(row, temperature, static_cast<u64>(top_k), min_p, &p, r);
+      if (!listed) run.begin(temperature, sampled);
+      if (!listed && by_largest) run.find_largest();
+    }
+  }
 
   // The first tokens of the order, by a cut of their own.
   int num_top = 0;

@@ -199,7 +199,7 @@ SamplingKernel resident_kernel(KernelKind kind, DType type, const SampleTraits& 
 bool takes_few_passes(const FewPassesCall& c, std::int64_t shared_limit, SamplingChoice choice) {
   const SampleTraits& t = c.traits;
   if (choice == SamplingChoice::passes || c.type != DType::f32 || c.stride != 4 || c.vocab < kFewPassesLeast) return false;
-  if (c.needs_total || t.masked || t.first || (t.probs && t.edits)) return false;
+  if (t.masked || t.first || (t.probs && t.edits)) return false;
   const bool nucleus = is_nucleus(c.kind, t);
   const bool by_count = c.kind == KernelKind::sample
                             ? t.top_k
@@ -222,7 +222,8 @@ SamplingKernel sampling_kernel(KernelKind kind, DType type, std::int64_t shared_
   const Footprint f = footprint_of(kind, type, shared_limit, t);
   const std::string_view what = kKindNames[static_cast<std::size_t>(kind)];
   SamplingKernel kernel{.name = kernel_name(kind, type, t), .source = {}, .shared_bytes = f.shared_bytes, .tile = f.tile};
-  const std::string config = fmt::format("Config{{{}, {}, {}, {}}}", f.sizes.list_capacity, f.sizes.tile_bytes, f.ring, f.sizes.bins);
+  const std::string config =
+      fmt::format("Config{{{}, {}, {}, {}, {}}}", f.sizes.list_capacity, f.sizes.tile_bytes, f.ring, f.sizes.bins, t.few);
   std::string_view file = "sample", params = "SampleParams";
   std::string call;
   switch (kind) {
@@ -265,12 +266,10 @@ int cluster_size(const cuda::DeviceInfo& info, std::int64_t rows, std::int64_t v
 
 void sample_on_device(const Context& context, const abi::SampleParams& p, DType type, void* stream) {
   SampleTraits traits = traits_of(p);
-  const bool processed = p.logprobs.data != nullptr && p.filtered_logprobs == 0;
   traits.few = few_passes(context, {.kind = KernelKind::sample,
                                     .type = type,
                                     .traits = traits,
                                     .min_p = p.min_p.rows != nullptr || p.min_p.value > 0,
-                                    .needs_total = (traits.top_k || !traits.top_p) && (processed || (p.joint != 0 && traits.top_p)),
                                     .rows = p.rows,
                                     .vocab = p.vocab,
                                     .stride = p.input.stride});

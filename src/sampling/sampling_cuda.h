@@ -46,7 +46,6 @@ struct FewPassesCall {
   DType type = DType::f32;
   SampleTraits traits;
   bool min_p = false;
-  bool needs_total = false;  ///< the mass of all entries beside a cut by count
   std::int64_t rows = 1, vocab = 1, stride = 4;
 };
 /// Whether the call's rows are done in few passes (kernels/sampling/nucleus.cuh: top-p and its renorm; shortlist.cuh: top-k, also with
