@@ -169,6 +169,29 @@ TEST(SamplingShortlist, UsualRowsTakeOnePass) {
   }
 }
 
+/// With min-p entries are listed by the largest so far: of the first row they are too many, in the second each warp soon has a larger one
+/// than the sample, which takes every 20th group of 16 entries.
+TEST(SamplingShortlist, MinPRisesWithTheLargest) {
+  constexpr std::int64_t kVocab = 204800, kRows = 2;
+  Rows<float> rows(kRows, kVocab);
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  for (std::int64_t i = 0; i < kVocab; ++i) {
+    for (std::int64_t r = 0; r < kRows; ++r) rows.set(r, i, std::min(normal(random), 3.0F));
+    if (i < 8192 && i % 512 == 165) rows.set(1, i, 4.0F);
+  }
+  Rows<float> probs = as_probs(rows);
+  SampleArgs args;
+  args.logprob_kind = LogprobKind::filtered;
+  args.min_p = 0.2F;
+  args.input = probs.view();
+  EXPECT_EQ((std::vector<std::int32_t>{-1, 1}), (listed<true, false, false>(args, 1, 0)));
+  check<true>(args, 1, 3);
+  args.input = rows.view();
+  EXPECT_EQ((std::vector<std::int32_t>{-1, 1}), (listed<false, false, false>(args, 1, 0)));
+  check<false>(args, 2, 0);
+}
+
 /// Equal entries that are too many to be listed: the first of them are found by pieces, in any block, and beside larger ones.
 TEST(SamplingShortlist, TiesTakeOnePass) {
   constexpr std::int64_t kVocab = 70002, kRows = 5;

@@ -70,7 +70,7 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     found.nan = all.nan != 0;
     found.largest = max(all.largest, kLeastKey - 1U);
     i64 listed = all.inside_count;
-    if (!kByCount && !kEdits) found.low = max(found.low, key_beside(value_of(found.largest), wish));
+    if (kRises) found.low = max(found.low, key_beside(value_of(found.largest), wish));
     if constexpr (kTies) {
       const i64 need = wish.count - listed;
       if (from.ties && need > 0 && static_cast<u64>(need) <= all.inside) {
@@ -102,6 +102,7 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
   static constexpr i64 kMostPairs = 1 << 16;  // of a biased and a counted token, which are compared
 
   static constexpr bool kTies = kByCount && !kEdits;
+  static constexpr bool kRises = !kByCount && !kEdits;  // from what value on entries are listed, as larger ones are seen
   /// The key from which on entries are listed; 0: too many would be. ties: entries of the key before it are counted, by pieces, as they are
   /// too many to be listed, of which the first are wanted.
   struct Threshold {
@@ -158,7 +159,8 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
       for (int e = 0; e < Base::kItems; ++e) inside += float_of(x_[i].x[e]) >= from ? 1U : 0U;
     }
     const float expected = static_cast<float>(block_sum(inside)) * static_cast<float>(n_) / static_cast<float>(Base::kSample);
-    return expected > static_cast<float>(S::kListCapacity) * 0.7F;
+    // What weighs enough beside the sample's largest is a few times what does beside the row's.
+    return expected > static_cast<float>(S::kListCapacity) * (kRises ? 2.0F : 0.7F);
   }
   /// The same in all blocks.
   __device__ __forceinline__ Threshold threshold(const Wish& wish) const {
@@ -189,6 +191,7 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     S& s = own<S>();
     const float tie = value_of(threshold.key - 1U);
     float from = value_of(threshold.key);
+    float kept = from;  // of what is listed
     float largest = Base::kNothing;
     u32 ties = 0;
     u32 peak = 0;
@@ -229,7 +232,7 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
           if (ptx::lane_idx() == 0) piece_ties()[tile * kWarps + warp_] = here;
         }
       }
-      if constexpr (!kByCount && !kEdits) {
+      if constexpr (kRises) {
         if (ptx::any(key_of(largest) > peak)) {
           const u32 key = ptx::max_warp(key_of(largest));
           if (ptx::lane_idx() == 0) ptx::atomic_max_shared(&s.peak, key);
@@ -237,6 +240,10 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
         const u32 now = s.peak;
         if (now > peak) from = max(from, value_of(key_beside(value_of(now), wish)));
         peak = max(peak, now);
+        if (listed > S::kOwn / 2 && from > kept) {
+          listed = keep(min(listed, S::kOwn), key_of(from));
+          kept = from;
+        }
       }
     });
     sums.largest = key_of(largest);
@@ -244,6 +251,20 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     sums.inside = ties;
     sums.nan = nan;
     s.num_listed[ptx::thread_idx()] = min(listed, S::kOwn);
+  }
+  /// Of this thread's first `listed` only keys from `low` on stay; returns how many do.
+  static __device__ __forceinline__ int keep(int listed, u32 low) {
+    S& s = own<S>();
+    int stay = 0;
+#pragma unroll 1
+    for (int i = 0; i < listed; ++i) {
+      const u32 key = s.list_key[i * kThreads + ptx::thread_idx()];
+      if (key < low) continue;
+      s.list_key[stay * kThreads + ptx::thread_idx()] = key;
+      s.list_position[stay * kThreads + ptx::thread_idx()] = s.list_position[i * kThreads + ptx::thread_idx()];
+      ++stay;
+    }
+    return stay;
   }
   static __device__ __forceinline__ void list_one(S& leader, int before, float x, int position) {
     S& s = own<S>();
