@@ -129,10 +129,14 @@ class Nucleus : Stream<kProbs, (static_cast<int>(sizeof(NucleusShared)) + 127) /
   template <typename F>
   __device__ __forceinline__ bool each_tile(bool backward, F f) const {
     bool odd = false;
-    Base::each_piece(backward, [&](int tile, Vec16* s_piece) {
-      if constexpr (kEdits) odd |= edit(reinterpret_cast<float*>(s_piece), (first_ + tile) * kWarps + warp_);
-      f(tile, s_piece + ptx::lane_idx());
-    });
+    typename Base::Turn turn;
+#pragma unroll 1
+    for (int i = 0; i < count_; ++i, turn.advance()) {
+      Base::await_tile(i, turn, backward);
+      const int tile = backward ? count_ - 1 - i : i;
+      if constexpr (kEdits) odd |= edit(reinterpret_cast<float*>(slot(turn.now)), (first_ + tile) * kWarps + warp_);
+      f(tile, slot(turn.now) + ptx::lane_idx());
+    }
     return odd;
   }
 

@@ -99,18 +99,28 @@ class Stream {
       ptx::cp_async_commit();
     }
   }
+  /// Slots of a pass: of the tile whose turn it is, and of the one that is asked for.
+  struct Turn {
+    int now = 0, next = kRing - 1;
+    __device__ __forceinline__ void advance() {
+      now = now == kRing - 1 ? 0 : now + 1;
+      next = next == kRing - 1 ? 0 : next + 1;
+    }
+  };
+  /// The tile that is the pass's `number`-th is there, as far as this lane has copied it.
+  __device__ __forceinline__ void await_tile(int number, const Turn& turn, bool backward) const {
+    if (number + kRing - 1 < count_) load_tile(number + kRing - 1, slot(turn.next), backward);
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<kRing - 1>();
+  }
   /// Calls f(tile, the warp's piece of it).
   template <typename F>
   __device__ __forceinline__ void each_piece(bool backward, F f) const {
-    int now = 0, next = kRing - 1;  // slots
+    Turn turn;
 #pragma unroll 1
-    for (int i = 0; i < count_; ++i) {
-      if (i + kRing - 1 < count_) load_tile(i + kRing - 1, slot(next), backward);
-      ptx::cp_async_commit();
-      ptx::cp_async_wait<kRing - 1>();
-      f(backward ? count_ - 1 - i : i, slot(now));
-      now = now == kRing - 1 ? 0 : now + 1;
-      next = next == kRing - 1 ? 0 : next + 1;
+    for (int i = 0; i < count_; ++i, turn.advance()) {
+      await_tile(i, turn, backward);
+      f(backward ? count_ - 1 - i : i, slot(turn.now));
     }
   }
 
