@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string_view>
 
 #include "base/error.h"
@@ -84,8 +85,19 @@ bool is_nucleus(KernelKind kind, const SampleTraits& t) {
   return kind == KernelKind::top_p_renorm || (kind == KernelKind::sample && t.top_p && !t.top_k);
 }
 
-/// Where few passes have been measured to be faster than whatever else would do the call: all of sample() by top-p.
-bool few_passes_measured(const FewPassesCall& c) { return c.kind == KernelKind::sample && is_nucleus(c.kind, c.traits); }
+/// Where few passes have been measured to be faster than whatever else would do the call: from so many rows and entries on.
+struct Measured {
+  KernelKind kind;
+  bool top_k, top_p, min_p;  // of sample()
+  std::int64_t rows, vocab;
+};
+constexpr Measured kMeasured[] = {{KernelKind::sample, false, true, false, 1, kFewPassesLeast}};
+bool few_passes_measured(const FewPassesCall& c) {
+  return std::any_of(std::begin(kMeasured), std::end(kMeasured), [&](const Measured& m) {
+    return m.kind == c.kind && m.top_k == c.traits.top_k && m.top_p == c.traits.top_p && m.min_p == c.min_p && c.rows >= m.rows &&
+           c.vocab >= m.vocab;
+  });
+}
 
 /// The kernel's text checks what is assumed here.
 std::string few_passes_asserts(KernelKind kind, const SampleTraits& t) {
