@@ -59,7 +59,8 @@ TEST(JitSampling, FewPasses) {
     expect(KernelKind::sample, {.probs = true, .top_k = true});
     expect(KernelKind::sample, {.probs = true, .top_p = true});
     expect(KernelKind::sample, {.edits = true, .top_p = true});
-    expect(KernelKind::sample, {});
+    expect(KernelKind::sample, {.edits = true});
+    expect(KernelKind::sample, {.min_p = true});
     for (const KernelKind kind : {KernelKind::top_k, KernelKind::top_k_renorm, KernelKind::top_k_mask, KernelKind::top_p_renorm})
       expect(kind, {});
   }

@@ -29,13 +29,22 @@ template <bool kProbs, bool kEdits>
 void any_way(abi::SampleParams p) {
   sampling::run_sample<kConfig, float, sampling::Traits{kProbs, kEdits, false, false, true, false, true}>(p, kSlots);
 }
+template <bool kProbs, bool kEdits>
+void plain_any_way(abi::SampleParams p) {
+  sampling::run_sample<kConfig, float, sampling::Traits{kProbs, kEdits, false, false, false, false, true}>(p, kSlots);
+}
 /// Token -1: the row is not for this way.
 template <bool kProbs, bool kEdits>
 void this_way(abi::SampleParams p) {
   const i64 r = ptx::block_idx() / ptx::cluster_size();
   if (ptx::thread_idx() == 0 && ptx::cluster_rank() == 0) p.tokens.set(r, 0, -1);
   sampling::sync_row();
-  Nucleus<kProbs, kEdits>(p.input.data + r * p.input.row_stride, p.vocab, p.temperature.at(r)).run(p, r, p.top_p.at(r));
+  Nucleus<kProbs, kEdits> row(p.input.data + r * p.input.row_stride, p.vocab, p.temperature.at(r));
+  if (p.top_p.at(r) < 1.0F) {
+    row.run(p, r, p.top_p.at(r));
+  } else {
+    row.run_plain(p, r);
+  }
 }
 
 std::vector<std::int32_t> run(void (*kernel)(abi::SampleParams), SampleArgs args, int cluster, std::uint64_t seed) {
@@ -87,6 +96,14 @@ TEST(SamplingNucleus, EveryKindOfRow) {
         args.input = logits.view();
         args.temperature = 0.7F;
         run(any_way<false, false>, args, cluster, seed++);
+        if (top_p == 0.9F) {
+          args.top_p = 1.0F;
+          run(plain_any_way<false, false>, args, cluster, seed);
+          args.temperature = 1.0F;
+          args.kind = SampleInput::probs;
+          args.input = probs.view();
+          run(plain_any_way<true, false>, args, cluster, seed);
+        }
         args.temperature = 1.0F;
         if (testing::Test::HasFailure()) return;
       }
@@ -115,7 +132,7 @@ TEST(SamplingNucleus, UsualRowsTakeOnePass) {
   }
   Rows<float> probs = as_probs(rows);
   SampleArgs args;
-  for (const float top_p : {0.5F, 0.9F, 0.97F}) {
+  for (const float top_p : {0.5F, 0.9F, 0.97F, 1.0F}) {
     for (std::int64_t step = 0; step < 6; ++step) {
       args.top_p = top_p;
       args.random = {.seed = 11, .offset = step};
@@ -206,6 +223,8 @@ TEST(SamplingNucleus, BiasAndPenalties) {
     for (std::size_t r = 0; r < 4; ++r) EXPECT_NE(-1, got[r]) << "row " << r << " step " << step;
     EXPECT_EQ(-1, got[4]) << "more edits than there is room for";
     run(any_way<false, true>, args, cluster, 0);
+    args.top_p = 1.0F;
+    run(plain_any_way<false, true>, args, cluster, 0);
   }
 }
 

@@ -40,7 +40,8 @@ emulator::LaunchOptions options(std::int64_t rows, int cluster, std::uint64_t se
 
 template <bool kProbs, bool kEdits, bool kTopK, bool kTopP>
 void sample_kernel(abi::SampleParams p) {
-  sampling::run_sample<kConfig, float, Traits{kProbs, kEdits, false, kTopK, kTopP, false, true}>(p, kSlots - (kEdits ? 1 : 0));
+  sampling::run_sample<kConfig, float, Traits{kProbs, kEdits, false, kTopK, kTopP, false, true, !kTopK && !kTopP}>(
+      p, kSlots - (kEdits ? 1 : 0));
 }
 template <bool kProbs, bool kEdits>
 auto kernel_for(const abi::SampleParams& p) -> void (*)(abi::SampleParams) {
@@ -380,7 +381,8 @@ TEST(SamplingShortlist, Choice) {
   EXPECT_EQ(2, ways({.traits = {.top_k = true}, .vocab = 100000}));
   EXPECT_EQ(2, ways({.traits = {.edits = true, .top_k = true, .top_p = true}, .vocab = 100000}));
   EXPECT_EQ(2, ways({.traits = {}, .min_p = true, .vocab = 100000}));
-  EXPECT_EQ(0, ways({.traits = {}, .vocab = 100000}));
+  EXPECT_EQ(2, ways({.traits = {}, .vocab = 100000}));
+  EXPECT_EQ(0, ways({.traits = {.first = true}, .vocab = 100000}));
   EXPECT_EQ(0, ways({.traits = {.masked = true, .top_k = true}, .vocab = 100000}));
   EXPECT_EQ(0, ways({.type = DType::bf16, .traits = {.top_k = true}, .vocab = 100000}));
   EXPECT_EQ(2, ways({.kind = KernelKind::top_k, .traits = {}, .vocab = 100000}));

@@ -1,8 +1,8 @@
-// Top-p of a row of f32 in few passes: what run_sample() and top_p_renorm do first where they can. A sample of the row says between which
-// values the cut should lie. One pass adds up exact masses, of all and, for each piece of the row, of what lies above that bracket, and
-// lists what is inside; cut and token follow from these, and of the row one piece is read again. Logits take a pass ahead of it, for the
-// largest, and with it what all weigh, about. Rows that are odd, and cuts that lie elsewhere, are left to select.cuh. Bracket, cut and
-// token: nucleus_cut.cuh.
+// Top-p of a row of f32 in few passes, and draws without cuts: what run_sample() and top_p_renorm do first where they can. A sample of the
+// row says between which values the cut should lie. One pass adds up exact masses, of all and, for each piece of the row, of what lies
+// above that bracket, and lists what is inside; cut and token follow from these, and of the row one piece is read again. Logits take a pass
+// ahead of it, for the largest, and with it what all weigh, about. Rows that are odd, and cuts that lie elsewhere, are left to select.cuh.
+// Bracket, cut and token: nucleus_cut.cuh.
 #pragma once
 
 #include "sampling/list.cuh"
@@ -79,6 +79,18 @@ class Nucleus : Stream<kProbs, (static_cast<int>(sizeof(NucleusShared)) + 127) /
     return true;
   }
 
+  /// Draws from all. False: as above.
+  __device__ __forceinline__ bool run_plain(const abi::SampleParams& p, i64 r) {
+    if (!fits()) return false;
+    if constexpr (kEdits) {
+      if (!open_edits(p, r)) return false;
+    }
+    u64 total = 0;
+    if (!add_up(total)) return false;
+    draw(p, r, total);
+    return true;
+  }
+
   /// Of a row of probabilities what is kept, over its sum, and else 0: write(position of y[0], y). False: as above.
   template <typename F>
   __device__ __forceinline__ bool renorm(float top_p, F write) {
@@ -111,13 +123,43 @@ class Nucleus : Stream<kProbs, (static_cast<int>(sizeof(NucleusShared)) + 127) /
       start_pass(true);
     }
     fits = fits && guess(x, whole, top_p);
-    if (fits && !ties_) pass<false>();
-    if (fits && ties_) pass<true>();
+    if (fits && !ties_) pass<Inside::listed>();
+    if (fits && ties_) pass<Inside::counted>();
     ptx::cp_async_wait<0>();
     sync_row();
     if (fits && decide(top_p, total)) return true;
     sync_row();  // others may be reading this block's memory still
     return false;
+  }
+  /// The masses of all pieces and, to `total`, their sum.
+  __device__ __forceinline__ bool add_up(u64& total) {
+    S& s = own<S>();
+    if (ptx::thread_idx() == 0) {
+      s.odd = 0;
+      s.cut = {kProbs ? 0x80000000U : abi::kKeyOfMinusInf, Cut::kNone};
+    }
+    bool fits = true;
+    if constexpr (kProbs) {
+      start_pass(false);
+      prefetch();
+    } else {
+      float whole = 1.0F;
+      Vec16 x[kSampled];
+      sample(x);
+      start_pass(false);
+      prefetch();
+      fits = survey(x, whole);
+      start_pass(true);
+    }
+    ptx::sync_block();  // s.odd is written before others are
+    if (fits) pass<Inside::none>();
+    ptx::cp_async_wait<0>();
+    sync_row();
+    u64 above = 0;
+    fits = fits && sums(total, above);
+    if (ptx::thread_idx() == 0) s.kept = total;
+    sync_row();  // else others may be reading this block's memory still
+    return fits;
   }
   static __device__ __forceinline__ u32* piece_ties() { return own<S>().histogram; }
   __device__ __forceinline__ Few& few(int rank) const {
@@ -280,9 +322,13 @@ class Nucleus : Stream<kProbs, (static_cast<int>(sizeof(NucleusShared)) + 127) /
 
   // ---- the pass
 
-  /// kTies: what is inside is of one value, and is counted, by pieces, where the histogram would be.
-  template <bool kTies>
+  /// What is done with entries inside the bracket. counted: they are of one value, and are counted, by pieces, where the histogram would
+  /// be. none: there is no bracket; all is above.
+  enum class Inside : u8 { listed, counted, none };
+  template <Inside kInside>
   __device__ __forceinline__ void pass() {
+    constexpr bool kTies = kInside == Inside::counted;
+    constexpr bool kAll = kInside == Inside::none;
     S& s = own<S>();
     const float from = value_of(low_), beyond = value_of(high_);
     const bool negative = !kProbs && low_ < 0x80000000U;  // then bits go down where values go up
@@ -314,6 +360,11 @@ class Nucleus : Stream<kProbs, (static_cast<int>(sizeof(NucleusShared)) + 127) /
           const float sum = ptx::add_toward_zero(weight, 4.0F);
           const float upper = ptx::fma(sum, -0x1p-106F, 0x1p-104F);  // what counts 2^-21, negative and as small as subnormal numbers:
           const u32 lower = bits_of(ptx::fma_toward_zero(weight, 0x1p-106F, upper));  // so the bits of the rest count 2^-43
+          if constexpr (kAll) {
+            above_high[c / 2] += upper;
+            above_low += lower;
+            continue;
+          }
           high += bits_of(sum);
           low += lower;
           const bool is_above = x >= beyond;
@@ -345,16 +396,16 @@ class Nucleus : Stream<kProbs, (static_cast<int>(sizeof(NucleusShared)) + 127) /
       }
     });
     num_listed_ = place / (kThreads * 4);
-    if (!kTies && !exact_) fetch_listed();
+    if (kInside == Inside::listed && !exact_) fetch_listed();
     const u64 total = (static_cast<u64>(high - static_cast<u32>(count_ * kEach) * kHighZero) << 22) + low;
-    const u64 warp_total = warp_sum(total);
+    const u64 warp_total = kAll ? above : warp_sum(total);
     if (ptx::lane_idx() == 0) {
       s.warp_total[warp_] = warp_total;
       s.warp_above[warp_] = above;
       s.warp_ties[warp_] = all_ties;
     }
     if (nan || odd >= kEnd) s.odd = 1;  // of probabilities also one that is negative, NaN, 2 or more
-    if constexpr (kTies) return;
+    if constexpr (kInside != Inside::listed) return;
     for_list([&](const auto& key, const auto&, const auto& there) {
       int bin[kBatch];
 #pragma unroll
@@ -460,6 +511,8 @@ class Nucleus : Stream<kProbs, (static_cast<int>(sizeof(NucleusShared)) + 127) /
 
   /// After the pass, where all blocks' sums are there. False: the row is not for this way.
   __device__ __forceinline__ bool decide(float top_p, u64& total);
+  /// What all blocks have added up. False: the row is odd.
+  __device__ __forceinline__ bool sums(u64& total, u64& above) const;
 
   /// The masses of pieces become those of what the cut keeps, whose sum goes to s.kept. False: the cut is not in the bracket, or among too
   /// many.

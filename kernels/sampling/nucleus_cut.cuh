@@ -174,9 +174,8 @@ __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::one_value(const Vec16 (
 }
 
 template <bool kProbs, bool kEdits>
-__device__ __forceinline__ bool Nucleus<kProbs, kEdits>::decide(float top_p, u64& total) {
+__device__ __forceinline__ bool Nucleus<kProbs, kEdits>::sums(u64& total, u64& above) const {
   const int lane = ptx::lane_idx();
-  u64 above = 0;
   u32 odd = 0;
 #pragma unroll 1
   for (int b = 0; b < size_; ++b) {
@@ -187,7 +186,13 @@ __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::decide(float top_p, u64
   }
   total = warp_sum(total);
   above = warp_sum(above);
-  if (odd != 0 || (kProbs && total < static_cast<u64>(n_) << 23)) return false;  // else the largest has 2^-20
+  return odd == 0 && (!kProbs || total >= static_cast<u64>(n_) << 23);  // so the largest has 2^-20
+}
+
+template <bool kProbs, bool kEdits>
+__device__ __forceinline__ bool Nucleus<kProbs, kEdits>::decide(float top_p, u64& total) {
+  u64 above = 0;
+  if (!sums(total, above)) return false;
   const u64 need = mass_needed(total, top_p);
   return need > above && (ties_ ? cut_ties(need, above) : cut_listed(need, above));
 }

@@ -317,8 +317,9 @@ struct Traits {
   bool masked;  // a bit mask
   bool top_k;
   bool top_p;
-  bool first;  // the first tokens of the order with log-probabilities
-  bool few;    // in few passes where a row lends itself: by nucleus.cuh or shortlist.cuh
+  bool first;          // the first tokens of the order with log-probabilities
+  bool few;            // in few passes where a row lends itself: by nucleus.cuh or shortlist.cuh
+  bool min_p = false;  // of few alone: min-p is the only cut
 };
 
 template <Config kConfig, typename T, Traits kTraits>
@@ -347,17 +348,24 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   const u8* row = p.input.data + source * p.input.row_stride;
   // In few passes, where that much shared memory is.
   constexpr bool kFewPasses = kTraits.few && kSame<T, float> && !kTraits.masked && !kTraits.first && !(kProbs && kTraits.edits);
-  if constexpr (kFewPasses && kTraits.top_p && !kTraits.top_k) {
+  constexpr bool kLists = kFewPasses && (kTraits.top_k || kTraits.min_p);
+  if constexpr (kFewPasses && !kLists) {
     using Few = Nucleus<kProbs, kTraits.edits>;
     const bool fits = Few::kBytes <= Layout<kConfig, T, kTraits.edits>::kSlots + num_slots * kConfig.tile_bytes;
-    if (fits && by_mass && min_p <= 0.0F && p.input.stride == 4 && Few(row, p.vocab, temperature).run(p, r, top_p)) return;
+    if (fits && by_mass == kTraits.top_p && !greedy && min_p <= 0.0F && p.input.stride == 4) {
+      Few few(row, p.vocab, temperature);
+      if constexpr (kTraits.top_p) {
+        if (few.run(p, r, top_p)) return;
+      } else {
+        if (few.run_plain(p, r)) return;
+      }
+    }
   }
   Run run(row, p.input.stride, p.vocab, num_slots);
   run.reader.edit(p, r);
   auto& select = run.select;
   auto& s = own<typename Run::S>();
 
-  constexpr bool kLists = kFewPasses && (kTraits.top_k || !kTraits.top_p);
   const bool lists = kLists && (kTraits.top_k ? by_count : min_p > 0.0F) && !greedy && p.input.stride == 4;
   const bool sampled = by_count || by_mass || kTraits.first;
   // Cuts by count ask for no masses; masses of probabilities do without the largest until min_p asks for it.

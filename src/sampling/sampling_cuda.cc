@@ -75,14 +75,27 @@ std::string kernel_name(KernelKind kind, DType type, const SampleTraits& t) {
   if (t.top_k) text += "_top_k";
   if (t.top_p) text += "_top_p";
   if (t.first) text += "_first";
+  if (t.min_p) text += "_min_p";
   return text;
 }
 
 std::string resident_name(KernelKind kind, DType type, const SampleTraits& t) { return kernel_name(kind, type, t) + "_resident"; }
 
-/// Done by kernels/sampling/nucleus.cuh, else by shortlist.cuh.
-bool is_nucleus(KernelKind kind, const SampleTraits& t) {
-  return kind == KernelKind::top_p_renorm || (kind == KernelKind::sample && t.top_p && !t.top_k);
+/// What has a way of few passes for a call, where its rows are of f32.
+enum class FewPasses : std::uint8_t { none, nucleus, shortlist };  // as the files in kernels/sampling
+FewPasses way_of(KernelKind kind, const SampleTraits& t, bool min_p) {
+  switch (kind) {
+    case KernelKind::top_p_renorm: return FewPasses::nucleus;
+    case KernelKind::top_k:
+    case KernelKind::top_k_renorm:
+    case KernelKind::top_k_mask: return FewPasses::shortlist;
+    case KernelKind::sample: break;
+    default: return FewPasses::none;
+  }
+  if (t.masked || t.first || (t.probs && t.edits)) return FewPasses::none;
+  if (t.top_k) return FewPasses::shortlist;
+  if (t.top_p) return min_p ? FewPasses::none : FewPasses::nucleus;
+  return min_p ? FewPasses::shortlist : FewPasses::nucleus;
 }
 
 /// Where few passes have been measured to be faster than whatever else would do the call: from so many rows and entries on.
@@ -101,7 +114,7 @@ bool few_passes_measured(const FewPassesCall& c) {
 
 /// The kernel's text checks what is assumed here.
 std::string few_passes_asserts(KernelKind kind, const SampleTraits& t) {
-  if (is_nucleus(kind, t))
+  if (way_of(kind, t, t.min_p) == FewPasses::nucleus)
     return fmt::format("using Few = Nucleus<{}, {}>;\n  static_assert(Few::kLeast == {} && Few::kBytes == {});\n  ",
                        t.probs || kind != KernelKind::sample, t.edits, kFewPassesLeast, kNucleusBytes);
   return fmt::format("static_assert(Stream<false, 0>::kLeast == {} && Stream<false, 0>::kRingBytes == {});\n  ", kFewPassesLeast,
@@ -209,16 +222,11 @@ SamplingKernel resident_kernel(KernelKind kind, DType type, const SampleTraits& 
 }
 
 bool takes_few_passes(const FewPassesCall& c, std::int64_t shared_limit, SamplingChoice choice) {
-  const SampleTraits& t = c.traits;
   if (choice == SamplingChoice::passes || c.type != DType::f32 || c.stride != 4 || c.vocab < kFewPassesLeast) return false;
-  if (t.masked || t.first || (t.probs && t.edits)) return false;
-  const bool nucleus = is_nucleus(c.kind, t);
-  const bool by_count = c.kind == KernelKind::sample
-                            ? t.top_k
-                            : c.kind == KernelKind::top_k || c.kind == KernelKind::top_k_renorm || c.kind == KernelKind::top_k_mask;
-  if (nucleus ? c.min_p : !by_count && !(c.kind == KernelKind::sample && c.min_p)) return false;
-  const Footprint f = footprint_of(c.kind, c.type, shared_limit, t);
-  if (f.shared_bytes < (nucleus ? kNucleusBytes : fixed_bytes(f.sizes) + kStreamRing)) return false;
+  const FewPasses way = way_of(c.kind, c.traits, c.min_p);
+  if (way == FewPasses::none) return false;
+  const Footprint f = footprint_of(c.kind, c.type, shared_limit, c.traits);
+  if (f.shared_bytes < (way == FewPasses::nucleus ? kNucleusBytes : fixed_bytes(f.sizes) + kStreamRing)) return false;
   return choice == SamplingChoice::few || few_passes_measured(c);
 }
 
@@ -241,8 +249,8 @@ SamplingKernel sampling_kernel(KernelKind kind, DType type, std::int64_t shared_
   switch (kind) {
     case KernelKind::sample:
       if (t.few) call = few_passes_asserts(kind, t);
-      call += fmt::format("run_sample<kConfig, {}, Traits{{{}, {}, {}, {}, {}, {}, {}}}>(p, {})", type_name(type), t.probs, t.edits,
-                          t.masked, t.top_k, t.top_p, t.first, t.few, f.slots);
+      call += fmt::format("run_sample<kConfig, {}, Traits{{{}, {}, {}, {}, {}, {}, {}, {}}}>(p, {})", type_name(type), t.probs, t.edits,
+                          t.masked, t.top_k, t.top_p, t.first, t.few, t.min_p, f.slots);
       break;
     case KernelKind::top_k:
       file = "top_k";
@@ -285,6 +293,7 @@ void sample_on_device(const Context& context, const abi::SampleParams& p, DType 
                                     .rows = p.rows,
                                     .vocab = p.vocab,
                                     .stride = p.input.stride});
+  traits.min_p = traits.few && !traits.top_k && !traits.top_p && (p.min_p.rows != nullptr || p.min_p.value > 0);
   if (!traits.few && launch_resident(context, "sample", KernelKind::sample, type, traits, p, 0, stream)) return;
   launch_passing(context, "sample", load(context, "sample", KernelKind::sample, type, traits, stream), p.rows, p.vocab, p, stream);
 }

@@ -23,7 +23,8 @@ struct SamplingKernel {
 /// What a call of sample() asks for, as kernels/sampling/sample.cuh's Traits: what is off in all its rows is not in its kernel.
 struct SampleTraits {
   bool probs = false, edits = false, masked = false, top_k = false, top_p = false, first = false;
-  bool few = false;  ///< of all kinds: rows in few passes, where they lend themselves
+  bool few = false;    ///< of all kinds: rows in few passes, where they lend themselves
+  bool min_p = false;  ///< beside few: by min-p, which is the only cut
 };
 SampleTraits traits_of(const abi::SampleParams& p);
 /// `shared_limit`: bytes of a block, at least 64 KiB. `traits`: of sample(), and `few`.
