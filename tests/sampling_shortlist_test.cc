@@ -193,6 +193,33 @@ TEST(SamplingShortlist, MinPRisesWithTheLargest) {
   check<false>(args, 2, 0);
 }
 
+/// The largest comes last, and is infinite; and parts of it that are 1 and more.
+TEST(SamplingShortlist, MinPOfAnything) {
+  constexpr std::int64_t kVocab = 40001, kRows = 3;
+  Rows<float> rows(kRows, kVocab);
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  for (std::int64_t i = 0; i < kVocab; ++i) {
+    for (std::int64_t r = 0; r < kRows; ++r) rows.set(r, i, normal(random));
+  }
+  rows.set(0, kVocab - 3, kInfinity);
+  rows.set(1, kVocab - 9, 7.0F);
+  rows.set(2, 500, -kInfinity);
+  Rows<float> probs = as_probs(rows);
+  probs.set(0, kVocab - 3, kInfinity);
+  SampleArgs args;
+  args.logprob_kind = LogprobKind::filtered;
+  for (const float min_p : {1e-30F, 1e-6F, 0.3F, 0.9999F, 1.0F}) {
+    args.min_p = min_p;
+    args.temperature = 1.0F;
+    args.input = probs.view();
+    check<true>(args, 2, 3);
+    args.input = rows.view();
+    args.temperature = 0.3F;
+    check<false>(args, 1, 0);
+  }
+}
+
 /// Equal entries that are too many to be listed: the first of them are found by pieces, in any block, and beside larger ones.
 TEST(SamplingShortlist, TiesTakeOnePass) {
   constexpr std::int64_t kVocab = 70002, kRows = 5;

@@ -70,7 +70,7 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     found.nan = all.nan != 0;
     found.largest = max(all.largest, kLeastKey - 1U);
     i64 listed = all.inside_count;
-    if (kRises) found.low = max(found.low, key_beside(value_of(found.largest), wish));
+    if (kRises) found.low = max(found.low, key_beside(value_of(found.largest), wish, kSlack / 2));
     if constexpr (kTies) {
       const i64 need = wish.count - listed;
       if (from.ties && need > 0 && static_cast<u64>(need) <= all.inside) {
@@ -89,8 +89,9 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     gather(leader);
     if (ptx::cluster_size() == 1) ptx::sync_block();
     const u32 spilled = leader.num_spilled;
-    const bool enough = kByCount ? listed >= wish.count
-                                 : !kEdits || key_beside(value_of(found.largest), wish) >= found.low;  // edits may have lowered the largest
+    const bool enough =
+        kByCount ? listed >= wish.count
+                 : !kEdits || key_beside(value_of(found.largest), wish, kSlack) >= found.low;  // edits may have lowered the largest
     found.ok = spilled <= static_cast<u32>(S::kSpill) && !(kEdits && spilled != 0) && (enough || found.low == kLeastKey);
     return found;
   }
@@ -117,11 +118,14 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     const float expected = static_cast<float>(count) * static_cast<float>(Base::kSample) / static_cast<float>(n_);
     return static_cast<int>(min(expected + 4.0F * sqrt(expected) + 9.0F, 1e6F));
   }
-  /// From which key on entries may weigh min_p of one of value x, or more.
-  static __device__ __forceinline__ u32 key_beside(float x, const Wish& wish) {
-    const float part = wish.min_p * 0.9999F;
-    const float least = kProbs ? x * part : x + ptx::lg2(part) / wish.scale - 1e-4F * (abs(x) + 1.0F / wish.scale);
-    return abs(least) < kInfinity ? max(key_of(least), kLeastKey) : kLeastKey;
+  /// From which key on entries may weigh min_p of one of value x, or more. The slack covers what rounding does; with half of it the key is
+  /// above all that smaller x have with all of it.
+  static constexpr float kSlack = 1e-4F;
+  static __device__ __forceinline__ u32 key_beside(float x, const Wish& wish, float slack) {
+    if (x == kInfinity) return abi::kKeyOfInf;  // beside which nothing else weighs anything
+    const float part = min(wish.min_p, 1.0F) * (1.0F - slack);
+    const float least = kProbs ? x * part : x + ptx::lg2(part) / wish.scale - slack * (abs(x) + 1.0F / wish.scale);
+    return least > -kInfinity ? max(key_of(least), kLeastKey) : kLeastKey;
   }
 
   /// The key that is reached by the largest sampled entries of `rank` threads, or little below it: so the sample has at least as many from
@@ -178,7 +182,7 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
     for (int last = kEnough; last >= 0; last -= kEnough) {
       low = key_of_rank(largest, rank, last);
       const bool is_value = last == 0;  // it is a sampled entry's
-      low = kByCount ? max(low, kLeastKey) + (is_value ? 1U : 0U) : key_beside(value_of(low), wish);
+      low = kByCount ? max(low, kLeastKey) + (is_value ? 1U : 0U) : key_beside(value_of(low), wish, kSlack);
       if (!is_long(low)) return {low, is_value};
       if (!kTies) break;
       ptx::sync_block();
@@ -238,7 +242,7 @@ class Shortlist : Stream<kProbs, Layout<kConfig, float, kEdits>::kWork> {
           if (ptx::lane_idx() == 0) ptx::atomic_max_shared(&s.peak, key);
         }
         const u32 now = s.peak;
-        if (now > peak) from = max(from, value_of(key_beside(value_of(now), wish)));
+        if (now > peak) from = max(from, value_of(key_beside(value_of(now), wish, kSlack)));
         peak = max(peak, now);
         if (listed > S::kOwn / 2 && from > kept) {
           listed = keep(min(listed, S::kOwn), key_of(from));
