@@ -374,8 +374,8 @@ __device__ __forceinline__ void Nucleus<kProbs, kEdits>::write_kept(F write) con
       for (int e = 0; e < kItems; ++e) {
         const float x = float_of(v.x[e]);
         const bool is_tie = x == cut.tie;
-        y[e] = (x >= cut.from) | (is_tie & (number < end)) ? x : 0.0F;
-        number += !ties_ | is_tie ? 1 : 0;
+        y[e] = ((x >= cut.from) | (is_tie & (number < end))) ? x : 0.0F;
+        number += (!ties_ | is_tie) ? 1 : 0;
       }
       divider.divide(y);
       write(position, y);
