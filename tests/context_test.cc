@@ -43,6 +43,7 @@ class ContextTest : public testing::Test {
  protected:
   ScopedEnv no_threads_{"GIRIH_NUM_THREADS", nullptr};
   ScopedEnv no_target_{"GIRIH_CPU_TARGET", nullptr};
+  ScopedEnv no_sampling_{"GIRIH_SAMPLING", nullptr};
 };
 
 template <typename F>
@@ -125,6 +126,16 @@ TEST_F(ContextTest, MalformedVariablesAreNamed) {
   EXPECT_NE(text.find("GIRIH_CPU_TARGET=\"AVX2\""), std::string::npos) << text;
 }
 
+TEST_F(ContextTest, SamplingIsOneOfTwoOrUnset) {
+  EXPECT_EQ(read_env().sampling, SamplingChoice::measured);
+  for (const auto& [text, choice] : {std::pair("few", SamplingChoice::few), std::pair("passes", SamplingChoice::passes)}) {
+    const ScopedEnv sampling("GIRIH_SAMPLING", text);
+    EXPECT_EQ(read_env().sampling, choice);
+  }
+  const ScopedEnv sampling("GIRIH_SAMPLING", "fewer");
+  EXPECT_NE(message_of(Code::invalid_argument, [] { Context context; }).find("GIRIH_SAMPLING=\"fewer\""), std::string::npos);
+}
+
 TEST_F(ContextTest, EmptyVariableCountsAsUnset) {
   const ScopedEnv threads("GIRIH_NUM_THREADS", "");
   EXPECT_EQ(Context().num_workers(), cpu_info().num_cpus);
@@ -139,7 +150,7 @@ TEST_F(ContextTest, VariablesAreListedWithTheirValues) {
       EXPECT_EQ(variable.value, std::nullopt) << variable.name;
     }
   }
-  EXPECT_LE(env_variables().size(), 5U);
+  EXPECT_LE(env_variables().size(), 6U);
 }
 
 TEST_F(ContextTest, LogReachesTheCallback) {

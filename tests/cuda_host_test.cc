@@ -73,10 +73,10 @@ constexpr sampling::Config kSamplingConfig{12288, 16384, 4, 2048};
 constexpr std::int64_t kSamplingFixed = sampling::Layout<kSamplingConfig, float, false>::kSlots;
 int num_sampling_slots = 0;
 void sample_first(abi::SampleParams p) {
-  sampling::run_sample<kSamplingConfig, float, sampling::Traits{false, false, false, true, true, true}>(p, num_sampling_slots);
+  sampling::run_sample<kSamplingConfig, float, sampling::Traits{false, false, false, true, true, true, false}>(p, num_sampling_slots);
 }
 void sample_top_k_top_p(abi::SampleParams p) {
-  sampling::run_resident_sample<float, sampling::Traits{false, false, false, true, true, false}>(p);
+  sampling::run_resident_sample<float, sampling::Traits{false, false, false, true, true, false, false}>(p);
 }
 void softmax_f32(abi::SampleParams p) { sampling::run_resident_rows<float, sampling::RowKind::softmax>(p); }
 int last_cluster_size = 0;

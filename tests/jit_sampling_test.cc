@@ -46,6 +46,26 @@ TEST(JitSampling, RowsThatStay) {
     expect_compiles(*nvrtc, resident_kernel(kind, DType::f16), 90);
 }
 
+TEST(JitSampling, FewPasses) {
+  const auto nvrtc = jit::Nvrtc::load({.path = jit::test_nvrtc(), .virtual_environment = {}});
+  for (const int arch : {90, 100}) {
+    const std::int64_t limit = cuda::example_device(arch).shared_per_block;
+    const auto expect = [&](KernelKind kind, SampleTraits traits) {
+      traits.few = true;
+      expect_compiles(*nvrtc, sampling_kernel(kind, DType::f32, limit, traits), arch);
+    };
+    expect(KernelKind::sample, {.edits = true, .top_k = true, .top_p = true});
+    if (arch != 90) continue;
+    expect(KernelKind::sample, {.probs = true, .top_k = true});
+    expect(KernelKind::sample, {.probs = true, .top_p = true});
+    expect(KernelKind::sample, {.edits = true, .top_p = true});
+    expect(KernelKind::sample, {.edits = true});
+    expect(KernelKind::sample, {.min_p = true});
+    for (const KernelKind kind : {KernelKind::top_k, KernelKind::top_k_renorm, KernelKind::top_k_mask, KernelKind::top_p_renorm})
+      expect(kind, {});
+  }
+}
+
 TEST(JitSampling, TheWidestForEveryArchitecture) {
   const auto nvrtc = jit::Nvrtc::load({.path = jit::test_nvrtc(), .virtual_environment = {}});
   for (const int arch : cuda::example_archs()) {

@@ -65,19 +65,19 @@ template <Config kConfig, typename T, bool kProbs, bool kEdits, bool kMasked>
 auto kernel_for(const abi::SampleParams& p) -> void (*)(abi::SampleParams) {
   const sampling::SampleTraits t = sampling::traits_of(p);
   using sampling::Traits;
-  if (t.first) return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, true, true, true}>;
-  if (t.top_k && t.top_p) return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, true, true, false}>;
-  if (t.top_k) return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, true, false, false}>;
-  if (t.top_p) return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, false, true, false}>;
-  return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, false, false, false}>;
+  if (t.first) return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, true, true, true, false}>;
+  if (t.top_k && t.top_p) return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, true, true, false, false}>;
+  if (t.top_k) return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, true, false, false, false}>;
+  if (t.top_p) return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, false, true, false, false}>;
+  return sample_kernel<kConfig, T, Traits{kProbs, kEdits, kMasked, false, false, false, false}>;
 }
 template <Config kConfig, typename T, RowKind kKind>
 void rows_kernel(abi::SampleParams p) {
-  sampling::run_rows<kConfig, T, kKind>(p, kSlots);
+  sampling::run_rows<kConfig, T, kKind, false>(p, kSlots);
 }
 template <Config kConfig, typename T>
 void top_k_kernel(abi::TopKParams p) {
-  sampling::run_top_k<kConfig, T>(p, kSlots);
+  sampling::run_top_k<kConfig, T, false>(p, kSlots);
 }
 template <Config kConfig, typename T>
 void speculative_kernel(abi::SpeculativeParams p) {

@@ -2,6 +2,7 @@
 // several blocks; and that the rows it is for are done that way.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -21,12 +22,16 @@ using emulator::launch;
 using emulator::Rows;
 using sampling::Nucleus;
 
-constexpr sampling::Config kConfig{12288, 16384, 4, 2048};
+constexpr sampling::Config kConfig{12288, 16384, 4, 2048, true};
 constexpr int kSlots = 7;
 
 template <bool kProbs, bool kEdits>
 void any_way(abi::SampleParams p) {
-  sampling::run_sample<kConfig, float, sampling::Traits{kProbs, kEdits, false, false, true, false}>(p, kSlots);
+  sampling::run_sample<kConfig, float, sampling::Traits{kProbs, kEdits, false, false, true, false, true}>(p, kSlots);
+}
+template <bool kProbs, bool kEdits>
+void plain_any_way(abi::SampleParams p) {
+  sampling::run_sample<kConfig, float, sampling::Traits{kProbs, kEdits, false, false, false, false, true}>(p, kSlots);
 }
 /// Token -1: the row is not for this way.
 template <bool kProbs, bool kEdits>
@@ -34,7 +39,12 @@ void this_way(abi::SampleParams p) {
   const i64 r = ptx::block_idx() / ptx::cluster_size();
   if (ptx::thread_idx() == 0 && ptx::cluster_rank() == 0) p.tokens.set(r, 0, -1);
   sampling::sync_row();
-  Nucleus<kProbs, kEdits>(p.input.data + r * p.input.row_stride, p.vocab, p.temperature.at(r)).run(p, r, p.top_p.at(r));
+  Nucleus<kProbs, kEdits> row(p.input.data + r * p.input.row_stride, p.vocab, p.temperature.at(r));
+  if (p.top_p.at(r) < 1.0F) {
+    row.run(p, r, p.top_p.at(r));
+  } else {
+    row.run_plain(p, r);
+  }
 }
 
 std::vector<std::int32_t> run(void (*kernel)(abi::SampleParams), SampleArgs args, int cluster, std::uint64_t seed) {
@@ -86,6 +96,14 @@ TEST(SamplingNucleus, EveryKindOfRow) {
         args.input = logits.view();
         args.temperature = 0.7F;
         run(any_way<false, false>, args, cluster, seed++);
+        if (top_p == 0.9F) {
+          args.top_p = 1.0F;
+          run(plain_any_way<false, false>, args, cluster, seed);
+          args.temperature = 1.0F;
+          args.kind = SampleInput::probs;
+          args.input = probs.view();
+          run(plain_any_way<true, false>, args, cluster, seed);
+        }
         args.temperature = 1.0F;
         if (testing::Test::HasFailure()) return;
       }
@@ -114,7 +132,7 @@ TEST(SamplingNucleus, UsualRowsTakeOnePass) {
   }
   Rows<float> probs = as_probs(rows);
   SampleArgs args;
-  for (const float top_p : {0.5F, 0.9F, 0.97F}) {
+  for (const float top_p : {0.5F, 0.9F, 0.97F, 1.0F}) {
     for (std::int64_t step = 0; step < 6; ++step) {
       args.top_p = top_p;
       args.random = {.seed = 11, .offset = step};
@@ -205,7 +223,59 @@ TEST(SamplingNucleus, BiasAndPenalties) {
     for (std::size_t r = 0; r < 4; ++r) EXPECT_NE(-1, got[r]) << "row " << r << " step " << step;
     EXPECT_EQ(-1, got[4]) << "more edits than there is room for";
     run(any_way<false, true>, args, cluster, 0);
+    args.top_p = 1.0F;
+    run(plain_any_way<false, true>, args, cluster, 0);
   }
+}
+
+void renorm_kernel(abi::SampleParams p) { sampling::run_rows<kConfig, float, sampling::RowKind::top_p_renorm, true>(p, kSlots); }
+/// As if nothing else could write the row.
+void renorm_this_way(abi::SampleParams p) {
+  const i64 r = ptx::block_idx() / ptx::cluster_size();
+  u8* out = p.out.data + r * p.out.row_stride;
+  const auto write = [&](int position, const float(&y)[4]) {
+    sampling::write_chunk<float, false>(p, out, position, y, [](int) { return 0.0F; });
+  };
+  Nucleus<true, false>(p.input.data + r * p.input.row_stride, p.vocab, 1.0F).renorm(p.top_p.at(r), write);
+}
+void check_renorm(void (*kernel)(abi::SampleParams), Rows<float> probs, int cluster, float top_p, std::int64_t gap, std::uint64_t seed) {
+  const std::int64_t stride = probs.vocab + gap;
+  std::vector<float> want(static_cast<std::size_t>(probs.rows * stride), 7), got(want);
+  const auto view = [&](std::vector<float>& out) { return TensorView(out.data(), DType::f32, {probs.rows, probs.vocab}, {stride, 1}); };
+  top_p_renorm_probs(cpu(), probs.view(), top_p, view(want));
+  abi::SampleParams p = sampling::check_rows(cpu(), {"test", "input", probs.view(), view(got), false, false, nullptr});
+  p.top_p.value = top_p;
+  launch(kernel, p,
+         {.num_blocks = static_cast<int>(probs.rows) * cluster,
+          .num_threads = sampling::kThreads,
+          .shared_bytes = sampling::Layout<kConfig, float, false>::kSlots + kSlots * kConfig.tile_bytes,
+          .seed = seed,
+          .cluster_size = cluster});
+  for (std::size_t i = 0; i < want.size(); ++i)
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(want[i]), std::bit_cast<std::uint32_t>(got[i]))
+        << "row " << i / static_cast<std::size_t>(stride) << " entry " << i % static_cast<std::size_t>(stride) << ": " << got[i]
+        << ", want " << want[i];
+}
+
+/// Plain rows, ties all over the row, few ties, a peak, zeros; at any address, to rows that lie alike and otherwise.
+TEST(SamplingNucleus, Renorm) {
+  constexpr std::int64_t kVocab = 33334, kRows = 5;
+  Rows<float> rows(kRows, kVocab);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  for (std::int64_t i = 0; i < kVocab; ++i) {
+    const float x = normal(random);
+    rows.set(0, i, x);
+    rows.set(1, i, 0.5F);
+    rows.set(2, i, random() % 3 == 0 ? 1.0F : -1.0F);
+    rows.set(3, i, std::round(x * 8) / 8);
+    rows.set(4, i, random() % 100 == 0 ? x : -kInfinity);
+  }
+  const Rows<float> probs = as_probs(rows);
+  check_renorm(renorm_this_way, probs, 1, 0.9F, 0, 0);
+  check_renorm(renorm_this_way, probs, 2, 0.5F, 2, 4);
+  check_renorm(renorm_kernel, probs, 2, 0.97F, 1, 0);
+  check_renorm(renorm_kernel, as_probs(emulator::odd_rows<float, 10>(30001, 5)), 2, 0.8F, 0, 3);
 }
 
 }  // namespace

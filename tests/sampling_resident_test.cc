@@ -43,10 +43,10 @@ void sample_kernel(abi::SampleParams p) {
 template <typename T, bool kProbs, bool kEdits, bool kMasked>
 auto kernel_for(const abi::SampleParams& p) -> void (*)(abi::SampleParams) {
   const sampling::SampleTraits t = sampling::traits_of(p);
-  if (t.top_k && t.top_p) return sample_kernel<T, Traits{kProbs, kEdits, kMasked, true, true, false}>;
-  if (t.top_k) return sample_kernel<T, Traits{kProbs, kEdits, kMasked, true, false, false}>;
-  if (t.top_p) return sample_kernel<T, Traits{kProbs, kEdits, kMasked, false, true, false}>;
-  return sample_kernel<T, Traits{kProbs, kEdits, kMasked, false, false, false}>;
+  if (t.top_k && t.top_p) return sample_kernel<T, Traits{kProbs, kEdits, kMasked, true, true, false, false}>;
+  if (t.top_k) return sample_kernel<T, Traits{kProbs, kEdits, kMasked, true, false, false, false}>;
+  if (t.top_p) return sample_kernel<T, Traits{kProbs, kEdits, kMasked, false, true, false, false}>;
+  return sample_kernel<T, Traits{kProbs, kEdits, kMasked, false, false, false, false}>;
 }
 
 emulator::LaunchOptions options(std::int64_t rows, std::int64_t vocab, std::int64_t item, int cluster, std::uint64_t seed = 0) {

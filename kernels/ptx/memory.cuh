@@ -118,5 +118,7 @@ __device__ __forceinline__ int atomic_add_ordered(int* g_counter, int value) {
 }
 /// Shared memory, of any block of the cluster; relaxed, returns the old value.
 __device__ __forceinline__ u32 atomic_add_shared(u32* s_counter, u32 value) { return atomicAdd(s_counter, value); }
+/// The larger one stays.
+__device__ __forceinline__ void atomic_max_shared(u32* s_most, u32 value) { atomicMax(s_most, value); }
 
 }  // namespace girih::ptx

@@ -50,6 +50,13 @@ struct Edits {
   }
 };
 
+/// A logit of a token that has come `count` times. NaN becomes `nothing`.
+__device__ __forceinline__ float penalised(float x, i32 count, float repetition, float frequency, float presence, float nothing) {
+  x = x > 0.0F ? x / repetition : x * repetition;
+  if (count > 0) x = ptx::fma(-frequency, static_cast<float>(count), x) - presence;
+  return ptx::max_number(x, nothing);
+}
+
 /// s_tile: `length` entries from number `first` of the row on. NaN becomes `nothing`. The tile is the block's after the next barrier.
 __device__ __attribute__((noinline)) inline void patch(const Edits& edits, float* s_tile, int first, int length, float nothing) {
   edits.bias.for_each_in(first, length, [&](int place, int i) {
@@ -58,10 +65,7 @@ __device__ __attribute__((noinline)) inline void patch(const Edits& edits, float
   if (edits.bias.count > 0) ptx::sync_block();
   edits.history.for_each_in(first, length, [&](int place, int i) {
     const i32 count = edits.history.values == nullptr ? 1 : static_cast<const i32*>(edits.history.values)[i];
-    float x = s_tile[place];
-    x = x > 0.0F ? x / edits.repetition : x * edits.repetition;
-    if (count > 0) x = ptx::fma(-edits.frequency, static_cast<float>(count), x) - edits.presence;
-    s_tile[place] = ptx::max_number(x, nothing);
+    s_tile[place] = penalised(s_tile[place], count, edits.repetition, edits.frequency, edits.presence, nothing);
   });
 }
 

@@ -13,10 +13,11 @@ constexpr int kFew = 128;  // entries that are put in order by comparing each wi
 
 /// Sizes by the shared memory that there is.
 struct Config {
-  int list_capacity;  // entries of Shared's list; a multiple of kThreads
-  int tile_bytes;     // 8192 or 16384
-  int ring;           // tiles on their way
-  int bins;           // of histograms
+  int list_capacity;     // entries of Shared's list; a multiple of kThreads
+  int tile_bytes;        // 8192 or 16384
+  int ring;              // tiles on their way
+  int bins;              // of histograms
+  bool compact = false;  // short code for passes over the row and the list, of kernels that make few
 };
 
 /// Keys in [low, high]; `histogram`: by parts of 2^shift keys instead of a list.
@@ -41,6 +42,7 @@ struct Sums {
 template <Config kConfig>
 struct Shared {
   static constexpr int kListCapacity = kConfig.list_capacity;
+  static constexpr bool kCompact = kConfig.compact;
   static constexpr int kOwn =
       kListCapacity * 5 / 6 / kThreads;  // of the list: entries of each thread; the rest is for what they do not hold
   static constexpr int kSpill = kListCapacity - kOwn * kThreads;
@@ -61,6 +63,7 @@ struct Shared {
   u32 few_key[kFew];
   i32 few_position[kFew];
   u32 num_few;
+  u32 peak;  // key of the largest entry that a pass has seen so far
   Bracket bracket;
   Cut cut;
   int found;
@@ -93,6 +96,15 @@ __device__ __forceinline__ void for_listed(F f) {
   constexpr int kBatch = 4;
   S& s = own<S>();
   const int listed = s.num_listed[ptx::thread_idx()];
+  if constexpr (S::kCompact) {
+    const int all = listed + max(static_cast<int>(s.num_spilled) - ptx::thread_idx() + kThreads - 1, 0) / kThreads;
+#pragma unroll 1
+    for (int i = 0; i < all; ++i) {
+      const int at = (i < listed ? i : S::kOwn + i - listed) * kThreads + ptx::thread_idx();
+      f(at, s.list_key[at]);
+    }
+    return;
+  }
 #pragma unroll 1
   for (int first = 0; first < listed; first += kBatch) {
     u32 key[kBatch];

@@ -1,11 +1,12 @@
-// Top-p of a row of f32 in few passes: what run_sample() does first where it can. A sample of the row says between which values the cut
-// should lie. One pass adds up exact masses, of all and, for each piece of the row, of what lies above that bracket, and lists what is
-// inside; cut and token follow from these, and of the row one piece is read again. Logits take a pass ahead of it, for the largest, and
-// with it what all weigh, about. Rows that are odd, and cuts that lie elsewhere, are left to select.cuh. Bracket, cut and token:
-// nucleus_cut.cuh.
+// Top-p of a row of f32 in few passes, and draws without cuts: what run_sample() and top_p_renorm do first where they can. A sample of the
+// row says between which values the cut should lie. One pass adds up exact masses, of all and, for each piece of the row, of what lies
+// above that bracket, and lists what is inside; cut and token follow from these, and of the row one piece is read again. Logits take a pass
+// ahead of it, for the largest, and with it what all weigh, about. Rows that are odd, and cuts that lie elsewhere, are left to select.cuh.
+// Bracket, cut and token: nucleus_cut.cuh.
 #pragma once
 
 #include "sampling/list.cuh"
+#include "sampling/stream.cuh"
 
 namespace girih::sampling {
 
@@ -39,9 +40,12 @@ struct NucleusShared {
 };
 
 template <bool kProbs, bool kEdits>
-class Nucleus {
+class Nucleus : Stream<kProbs, (static_cast<int>(sizeof(NucleusShared)) + 127) / 128 * 128> {
  public:
   using S = NucleusShared;
+  static constexpr int kFixed = static_cast<int>((sizeof(S) + 127) / 128 * 128);
+  using Base = Stream<kProbs, kFixed>;
+  using Base::kItems, Base::kChunks, Base::kPiece, Base::kTile, Base::kEach, Base::kSampled, Base::kSample, Base::kLeast, Base::kNothing;
   /// Listed entries of one bin of the histogram, this block's and all; where the ring has been.
   struct Few {
     static constexpr int kMost = 256;
@@ -51,45 +55,61 @@ class Nucleus {
     i32 all_position[kMost];
     u64 all_mass[kMost];
   };
-  static constexpr int kItems = 4;                              // of a chunk
-  static constexpr int kChunks = 4;                             // of a tile that a lane has, one in each step of its warp
-  static constexpr int kPiece = kChunks * ptx::kWarp * kItems;  // entries of a tile that a warp has, all in a row
-  static constexpr int kTile = kPiece * kWarps;
-  static constexpr int kTileBytes = kTile * 4;
-  static constexpr int kRing = 3;
-  static constexpr int kOwn = 48;                 // entries of the list that a thread has
-  static constexpr int kEach = kChunks * kItems;  // of a tile
-  static constexpr int kMost = kOwn - kEach;      // that it has after a tile
-  static constexpr int kSampled = 5;              // chunks that a thread has of the sample
-  static constexpr int kSample = kSampled * kThreads * kItems;
-  static constexpr int kLeast = 2 * kSample;                        // entries of a row; shorter ones are not for this way
+  static constexpr int kOwn = 48;                                   // entries of the list that a thread has
+  static constexpr int kMost = kOwn - kEach;                        // that it has after a tile
   static constexpr int kLong = 14 * kThreads;                       // more in the bracket, and threads' lists might not hold them
-  static constexpr int kGroupChunks = 4;                            // of the sample, side by side
   static constexpr int kCoarse = 17;                                // of bits of weights, so many make a bin: 64 for a factor of 2
-  static constexpr int kAhead = 192 << 10;                          // bytes that stay in L2 while others do the same
   static constexpr u32 kEnd = 0x40000000U;                          // bits of 2.0F
   static constexpr int kPieces = S::kMaxTiles * kWarps / kThreads;  // of a thread, when it looks for the token's
-  static constexpr float kNothing = kProbs ? 0.0F : -kInfinity;
-  static constexpr int kFixed = static_cast<int>((sizeof(S) + 127) / 128 * 128);
-  static constexpr int kBytes = kFixed + kRing * kTileBytes + kOwn * kThreads * 4;
+  static constexpr int kBytes = kFixed + Base::kRingBytes + kOwn * kThreads * 4;
 
-  __device__ __forceinline__ Nucleus(const u8* row, int n, float temperature) : n_(n), temperature_(temperature) {
-    lead_ = static_cast<int>(reinterpret_cast<u64>(row) % kChunkBytes / 4);
-    from_ = row - lead_ * 4;
-    size_ = ptx::cluster_size();
-    num_tiles_ = ceil_div(n + lead_, kTile);
-    first_ = num_tiles_ * ptx::cluster_rank() / size_;
-    count_ = num_tiles_ * (ptx::cluster_rank() + 1) / size_ - first_;
-    warp_ = ptx::thread_idx() / ptx::kWarp;
+  __device__ __forceinline__ Nucleus(const u8* row, int n, float temperature) : Base(row, n), temperature_(temperature) {
     w_ = make_weighting(kProbs, 1.0F, temperature);
   }
 
-  /// False: nothing has been written, and the row must be done the other way. All blocks of the cluster come to the same.
+  /// Draws. False: nothing has been written, and the row must be done the other way. All blocks of the cluster come to the same.
   __device__ __forceinline__ bool run(const abi::SampleParams& p, i64 r, float top_p) {
-    if (n_ < kLeast || ceil_div(num_tiles_, size_) >= S::kMaxTiles) return false;
+    if (!fits()) return false;
     if constexpr (kEdits) {
       if (!open_edits(p, r)) return false;
     }
+    u64 total = 0;
+    if (!find(top_p, total)) return false;
+    draw(p, r, total);
+    return true;
+  }
+
+  /// Draws from all. False: as above.
+  __device__ __forceinline__ bool run_plain(const abi::SampleParams& p, i64 r) {
+    if (!fits()) return false;
+    if constexpr (kEdits) {
+      if (!open_edits(p, r)) return false;
+    }
+    u64 total = 0;
+    if (!add_up(total)) return false;
+    draw(p, r, total);
+    return true;
+  }
+
+  /// Of a row of probabilities what is kept, over its sum, and else 0: write(position of y[0], y). False: as above.
+  template <typename F>
+  __device__ __forceinline__ bool renorm(float top_p, F write) {
+    u64 total = 0;
+    if (!fits() || !find(top_p, total)) return false;
+    sync_row();  // others may be reading what lies where the ring does
+    start_pass(true);
+    write_kept(write);
+    return true;
+  }
+
+ private:
+  using Base::chunk_of, Base::load_chunk, Base::position_of_chunk, Base::prefetch, Base::ring, Base::sample, Base::slot, Base::start_pass;
+  using Base::n_, Base::lead_, Base::size_, Base::num_tiles_, Base::first_, Base::count_, Base::warp_, Base::from_;
+
+  __device__ __forceinline__ u32* list() const { return reinterpret_cast<u32*>(ring() + Base::kRingBytes) + ptx::thread_idx(); }
+  __device__ __forceinline__ bool fits() const { return n_ >= kLeast && ceil_div(num_tiles_, size_) < S::kMaxTiles; }
+  /// The cut at top_p, what it keeps and, to `total`, the mass of all.
+  __device__ __forceinline__ bool find(float top_p, u64& total) {
     S& s = own<S>();
     if (ptx::thread_idx() == 0) s.odd = s.num_few = 0;
     Vec16 x[kSampled];
@@ -103,19 +123,43 @@ class Nucleus {
       start_pass(true);
     }
     fits = fits && guess(x, whole, top_p);
-    if (fits && !ties_) pass<false>();
-    if (fits && ties_) pass<true>();
+    if (fits && !ties_) pass<Inside::listed>();
+    if (fits && ties_) pass<Inside::counted>();
     ptx::cp_async_wait<0>();
     sync_row();
-    if (fits && decide(p, r, top_p)) return true;
+    if (fits && decide(top_p, total)) return true;
     sync_row();  // others may be reading this block's memory still
     return false;
   }
-
- private:
-  __device__ __forceinline__ u8* ring() const { return ptx::shared_memory() + kFixed; }
-  __device__ __forceinline__ u32* list() const {
-    return reinterpret_cast<u32*>(ptx::shared_memory() + kFixed + kRing * kTileBytes) + ptx::thread_idx();
+  /// The masses of all pieces and, to `total`, their sum.
+  __device__ __forceinline__ bool add_up(u64& total) {
+    S& s = own<S>();
+    if (ptx::thread_idx() == 0) {
+      s.odd = 0;
+      s.cut = {kProbs ? 0x80000000U : abi::kKeyOfMinusInf, Cut::kNone};
+    }
+    bool fits = true;
+    if constexpr (kProbs) {
+      start_pass(false);
+      prefetch();
+    } else {
+      float whole = 1.0F;
+      Vec16 x[kSampled];
+      sample(x);
+      start_pass(false);
+      prefetch();
+      fits = survey(x, whole);
+      start_pass(true);
+    }
+    ptx::sync_block();  // s.odd is written before others are
+    if (fits) pass<Inside::none>();
+    ptx::cp_async_wait<0>();
+    sync_row();
+    u64 above = 0;
+    fits = fits && sums(total, above);
+    if (ptx::thread_idx() == 0) s.kept = total;
+    sync_row();  // else others may be reading this block's memory still
+    return fits;
   }
   static __device__ __forceinline__ u32* piece_ties() { return own<S>().histogram; }
   __device__ __forceinline__ Few& few(int rank) const {
@@ -123,72 +167,17 @@ class Nucleus {
     return size_ == 1 ? *s_few : *ptx::in_block(s_few, rank);
   }
   __device__ __forceinline__ S& block(int rank) const { return size_ == 1 ? own<S>() : *ptx::in_block(&own<S>(), rank); }
-  __device__ __forceinline__ int position_of_chunk(int chunk) const { return chunk * kItems - lead_; }
-  /// Of this block's tile `tile`, this lane's first.
-  __device__ __forceinline__ int chunk_of(int tile) const {
-    return ((first_ + tile) * kWarps + warp_) * kChunks * ptx::kWarp + ptx::lane_idx();
-  }
-  __device__ __forceinline__ bool whole(int chunk) const {
-    const int position = position_of_chunk(chunk);
-    return position >= 0 && position + kItems <= n_;
-  }
-
-  /// A chunk of which part lies outside the row: there is nothing.
-  static __device__ __attribute__((noinline)) Vec16 load_edge(const u8* from, int lead, int n, int chunk) {
-    Vec16 v;
-#pragma unroll 1
-    for (int e = 0; e < kItems; ++e) {
-      const int at = chunk * kItems + e;
-      v.x[e] = bits_of(kNothing);
-      if (at >= lead && at < n + lead) v.x[e] = *reinterpret_cast<const u32*>(from + static_cast<i64>(at) * 4);
-    }
-    return v;
-  }
-  __device__ __forceinline__ Vec16 load_chunk(int chunk) const {
-    if (whole(chunk)) return ptx::load_stream(from_ + static_cast<i64>(chunk) * kChunkBytes);
-    return load_edge(from_, lead_, n_, chunk);
-  }
-
-  __device__ __forceinline__ Vec16* slot(int number) const {
-    return reinterpret_cast<Vec16*>(ring() + number * kTileBytes) + warp_ * kChunks * ptx::kWarp;
-  }
-  /// Asks for the tile that is the pass's `number`-th, into a slot; backward: so that L2 has part of them still.
-  __device__ __forceinline__ void load_tile(int number, Vec16* s_slot, bool backward) const {
-    const int tile = backward ? count_ - 1 - number : number;
-    const int chunk = chunk_of(tile);
-    Vec16* s_to = s_slot + ptx::lane_idx();
-    const int begin = (first_ + tile) * kTile - lead_;
-    if (begin >= 0 && begin + kTile <= n_) {
-      const u8* g_from = from_ + static_cast<i64>(chunk) * kChunkBytes;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) ptx::cp_async_16(s_to + c * ptx::kWarp, g_from + c * ptx::kWarp * kChunkBytes, true);
-      return;
-    }
-#pragma unroll 1
-    for (int c = 0; c < kChunks; ++c) s_to[c * ptx::kWarp] = load_chunk(chunk + c * ptx::kWarp);
-  }
-  __device__ __forceinline__ void start_pass(bool backward) const {
-#pragma unroll
-    for (int i = 0; i < kRing - 1; ++i) {
-      if (i < count_) load_tile(i, slot(i), backward);
-      ptx::cp_async_commit();
-    }
-  }
   /// Calls f(tile, this lane's first chunk of it); true: an edited entry was NaN.
   template <typename F>
   __device__ __forceinline__ bool each_tile(bool backward, F f) const {
     bool odd = false;
-    int now = 0, next = kRing - 1;  // slots
+    typename Base::Turn turn;
 #pragma unroll 1
-    for (int i = 0; i < count_; ++i) {
-      if (i + kRing - 1 < count_) load_tile(i + kRing - 1, slot(next), backward);
-      ptx::cp_async_commit();
-      ptx::cp_async_wait<kRing - 1>();
+    for (int i = 0; i < count_; ++i, turn.advance()) {
+      Base::await_tile(i, turn, backward);
       const int tile = backward ? count_ - 1 - i : i;
-      if constexpr (kEdits) odd |= edit(reinterpret_cast<float*>(slot(now)), (first_ + tile) * kWarps + warp_);
-      f(tile, slot(now) + ptx::lane_idx());
-      now = now == kRing - 1 ? 0 : now + 1;
-      next = next == kRing - 1 ? 0 : next + 1;
+      if constexpr (kEdits) odd |= edit(reinterpret_cast<float*>(slot(turn.now)), (first_ + tile) * kWarps + warp_);
+      f(tile, slot(turn.now) + ptx::lane_idx());
     }
     return odd;
   }
@@ -224,9 +213,7 @@ class Nucleus {
                          : penalised(x, static_cast<i32>(value), repetition_, frequency_, presence_);
   }
   static __device__ __attribute__((noinline)) float penalised(float x, i32 count, float repetition, float frequency, float presence) {
-    x = x > 0.0F ? x / repetition : x * repetition;
-    if (count > 0) x = ptx::fma(-frequency, static_cast<float>(count), x) - presence;
-    return ptx::max_number(x, kNothing);
+    return sampling::penalised(x, count, repetition, frequency, presence, kNothing);
   }
   /// This warp's piece, where it lies; all lanes together.
   __device__ __forceinline__ bool edit(float* s_piece, int piece) const {
@@ -311,19 +298,6 @@ class Nucleus {
 
   // ---- the bracket
 
-  /// Chunks in groups of four, evenly spread; edits are left out.
-  __device__ __forceinline__ void sample(Vec16 (&x)[kSampled]) const {
-    const int first = lead_ == 0 ? 0 : 1;
-    const int groups = ((n_ + lead_) / kItems - first) / kGroupChunks;
-    const float step = static_cast<float>(groups) / static_cast<float>(kSampled * kThreads / kGroupChunks);
-#pragma unroll
-    for (int i = 0; i < kSampled; ++i) {
-      const int number = i * kThreads + ptx::thread_idx();
-      const int group = min(static_cast<int>(static_cast<float>(number / kGroupChunks) * step), groups - 1);
-      x[i] = ptx::load_stream(from_ + static_cast<i64>(first + group * kGroupChunks + number % kGroupChunks) * kChunkBytes);
-    }
-  }
-
   /// [low_, high_) becomes the keys between which the cut should lie, by the sample `x`, of `whole` that all weigh; false: they
   /// are too many. Every block of the cluster comes to the same. Only what lies below the cut is asked, as far as it goes: it varies little
   /// where a few large entries, which a sample may miss, have most.
@@ -345,22 +319,16 @@ class Nucleus {
     reinterpret_cast<Vec16*>(s.histogram)[ptx::thread_idx()] = Vec16{};
     ptx::sync_block();
   }
-  /// What follows the first tiles, to L2.
-  __device__ __forceinline__ void prefetch() const {
-    constexpr int kLine = 128;
-    const int begin = max(position_of_chunk((first_ + kRing - 1) * kTile / kItems), 0);
-    const int end = min(min(position_of_chunk((first_ + count_) * kTile / kItems), n_), begin + kAhead / 4);
-    const u8* row = from_ + lead_ * 4;
-#pragma unroll 1
-    for (int at = begin + ptx::thread_idx() * (kLine / 4); at < end; at += kThreads * (kLine / 4))
-      ptx::prefetch_l2(row + static_cast<i64>(at) * 4);
-  }
 
   // ---- the pass
 
-  /// kTies: what is inside is of one value, and is counted, by pieces, where the histogram would be.
-  template <bool kTies>
+  /// What is done with entries inside the bracket. counted: they are of one value, and are counted, by pieces, where the histogram would
+  /// be. none: there is no bracket; all is above.
+  enum class Inside : u8 { listed, counted, none };
+  template <Inside kInside>
   __device__ __forceinline__ void pass() {
+    constexpr bool kTies = kInside == Inside::counted;
+    constexpr bool kAll = kInside == Inside::none;
     S& s = own<S>();
     const float from = value_of(low_), beyond = value_of(high_);
     const bool negative = !kProbs && low_ < 0x80000000U;  // then bits go down where values go up
@@ -392,6 +360,11 @@ class Nucleus {
           const float sum = ptx::add_toward_zero(weight, 4.0F);
           const float upper = ptx::fma(sum, -0x1p-106F, 0x1p-104F);  // what counts 2^-21, negative and as small as subnormal numbers:
           const u32 lower = bits_of(ptx::fma_toward_zero(weight, 0x1p-106F, upper));  // so the bits of the rest count 2^-43
+          if constexpr (kAll) {
+            above_high[c / 2] += upper;
+            above_low += lower;
+            continue;
+          }
           high += bits_of(sum);
           low += lower;
           const bool is_above = x >= beyond;
@@ -423,16 +396,16 @@ class Nucleus {
       }
     });
     num_listed_ = place / (kThreads * 4);
-    if (!kTies && !exact_) fetch_listed();
+    if (kInside == Inside::listed && !exact_) fetch_listed();
     const u64 total = (static_cast<u64>(high - static_cast<u32>(count_ * kEach) * kHighZero) << 22) + low;
-    const u64 warp_total = warp_sum(total);
+    const u64 warp_total = kAll ? above : warp_sum(total);
     if (ptx::lane_idx() == 0) {
       s.warp_total[warp_] = warp_total;
       s.warp_above[warp_] = above;
       s.warp_ties[warp_] = all_ties;
     }
     if (nan || odd >= kEnd) s.odd = 1;  // of probabilities also one that is negative, NaN, 2 or more
-    if constexpr (kTies) return;
+    if constexpr (kInside != Inside::listed) return;
     for_list([&](const auto& key, const auto&, const auto& there) {
       int bin[kBatch];
 #pragma unroll
@@ -476,10 +449,7 @@ class Nucleus {
     for (int i = begin + ptx::thread_idx(); i < end; i += kThreads) {
       const int at = s.edit_token[i] + lead_ - first_ * kTile;
       if (at < 0 || at >= count_ * kTile) continue;
-      const int chunk = at / kItems;
-      const int lane = chunk % ptx::kWarp, step = chunk / ptx::kWarp;
-      const int thread = step / kChunks % kWarps * ptx::kWarp + lane;
-      const int index = (step / kChunks / kWarps * kChunks + step % kChunks) * kItems + at % kItems;
+      const auto [thread, index] = Base::owner_of(at);
 #pragma unroll 1
       for (int k = 0; k < s.num_listed[thread]; ++k) {
         if (*listed_index(thread, k) != index) continue;
@@ -540,7 +510,9 @@ class Nucleus {
   // ---- the cut and the draw
 
   /// After the pass, where all blocks' sums are there. False: the row is not for this way.
-  __device__ __forceinline__ bool decide(const abi::SampleParams& p, i64 r, float top_p);
+  __device__ __forceinline__ bool decide(float top_p, u64& total);
+  /// What all blocks have added up. False: the row is odd.
+  __device__ __forceinline__ bool sums(u64& total, u64& above) const;
 
   /// The masses of pieces become those of what the cut keeps, whose sum goes to s.kept. False: the cut is not in the bracket, or among too
   /// many.
@@ -550,11 +522,11 @@ class Nucleus {
   /// Whether all that is listed in a bin is of one key: then it is counted by pieces.
   __device__ __forceinline__ bool one_key(int bin);
 
+  template <typename F>
+  __device__ __forceinline__ void write_kept(F write) const;
   /// The token, by the masses of pieces of what is kept.
   __device__ __forceinline__ void draw(const abi::SampleParams& p, i64 r, u64 total) const;
 
-  int n_, lead_, size_, num_tiles_, first_, count_, warp_;
-  const u8* from_;
   float temperature_;
   Weighting w_;
   int num_bias_ = 0, num_edits_ = 0;

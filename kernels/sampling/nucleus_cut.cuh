@@ -174,9 +174,8 @@ __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::one_value(const Vec16 (
 }
 
 template <bool kProbs, bool kEdits>
-__device__ __forceinline__ bool Nucleus<kProbs, kEdits>::decide(const abi::SampleParams& p, i64 r, float top_p) {
+__device__ __forceinline__ bool Nucleus<kProbs, kEdits>::sums(u64& total, u64& above) const {
   const int lane = ptx::lane_idx();
-  u64 total = 0, above = 0;
   u32 odd = 0;
 #pragma unroll 1
   for (int b = 0; b < size_; ++b) {
@@ -187,11 +186,15 @@ __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::decide(const abi::Sampl
   }
   total = warp_sum(total);
   above = warp_sum(above);
-  if (odd != 0 || (kProbs && total < static_cast<u64>(n_) << 23)) return false;  // else the largest has 2^-20
+  return odd == 0 && (!kProbs || total >= static_cast<u64>(n_) << 23);  // so the largest has 2^-20
+}
+
+template <bool kProbs, bool kEdits>
+__device__ __forceinline__ bool Nucleus<kProbs, kEdits>::decide(float top_p, u64& total) {
+  u64 above = 0;
+  if (!sums(total, above)) return false;
   const u64 need = mass_needed(total, top_p);
-  if (need <= above || !(ties_ ? cut_ties(need, above) : cut_listed(need, above))) return false;
-  draw(p, r, total);
-  return true;
+  return need > above && (ties_ ? cut_ties(need, above) : cut_listed(need, above));
 }
 
 template <bool kProbs, bool kEdits>
@@ -336,6 +339,48 @@ __device__ __forceinline__ bool Nucleus<kProbs, kEdits>::cut_listed(u64 need, u6
   }
   ptx::sync_block();
   return true;
+}
+
+template <bool kProbs, bool kEdits>
+template <typename F>
+__device__ __forceinline__ void Nucleus<kProbs, kEdits>::write_kept(F write) const {
+  static_assert(kProbs && !kEdits);
+  const Divider divider(abi::weight_of_mass(own<S>().kept, w_.reference));
+  const ValueCut cut(ties_ ? Cut{tie_key_, Cut::kNone} : own<S>().cut);
+  Base::each_piece(true, [&](int tile, const Vec16* s_piece) {
+    // Of the cut's value is kept what is numbered below `end`: positions, or the ties of the piece.
+    const int end = ties_ ? static_cast<int>(piece_ties()[tile * kWarps + warp_]) : cut.limit;
+    int ties = 0;
+#pragma unroll 1
+    for (int c = 0; c < kChunks; ++c) {
+      const Vec16 v = s_piece[c * ptx::kWarp + ptx::lane_idx()];
+      const int position = position_of_chunk(chunk_of(tile) + c * ptx::kWarp);
+      int number = position;
+      if (ties_) {
+        int here = 0;
+#pragma unroll
+        for (int e = 0; e < kItems; ++e) here += float_of(v.x[e]) == cut.tie ? 1 : 0;
+        int upto = here;
+#pragma unroll
+        for (int distance = 1; distance < ptx::kWarp; distance *= 2) {
+          const int other = ptx::shuffle(upto, max(ptx::lane_idx() - distance, 0));
+          upto += ptx::lane_idx() >= distance ? other : 0;
+        }
+        number = ties + upto - here;
+        ties += ptx::shuffle(upto, ptx::kWarp - 1);
+      }
+      float y[kItems];
+#pragma unroll
+      for (int e = 0; e < kItems; ++e) {
+        const float x = float_of(v.x[e]);
+        const bool is_tie = x == cut.tie;
+        y[e] = ((x >= cut.from) | (is_tie & (number < end))) ? x : 0.0F;
+        number += (!ties_ | is_tie) ? 1 : 0;
+      }
+      divider.divide(y);
+      write(position, y);
+    }
+  });
 }
 
 template <bool kProbs, bool kEdits>

@@ -34,15 +34,6 @@ struct ResidentShared {
 constexpr int kResidentFixed = static_cast<int>((sizeof(ResidentShared) + 127) / 128 * 128);
 constexpr int kGroupBytes = ptx::kWarp * kChunkBytes;  // a warp's step: a chunk for each lane
 
-/// A cut as values of a row compare with it: entries have no NaN, and -0 is 0.
-struct ValueCut {
-  float from;  // kept from here on,
-  float tie;   // and of this value those before the limit
-  int limit;
-  __device__ __forceinline__ explicit ValueCut(Cut cut) : from(value_of(cut.key + 1)), tie(value_of(cut.key)), limit(cut.limit) {}
-  __device__ __forceinline__ bool keeps(float x, int position) const { return (x >= from) | ((x == tie) & (position < limit)); }
-};
-
 template <typename T, bool kProbs>
 struct Resident {
   using S = ResidentShared;

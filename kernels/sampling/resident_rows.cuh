@@ -94,37 +94,6 @@ __device__ __forceinline__ void run_resident_sample(const abi::SampleParams& p) 
   if (kCuts) sync_row();  // others may be reading this block's memory still
 }
 
-/// x / divisor of weights x, rounded once: by the rounded reciprocal and what products with it leave (Markstein), where nothing on the way
-/// is too small or too large for that to be exact.
-struct Divider {
-  float divisor;
-  float reciprocal;
-  bool easy;
-  __device__ __forceinline__ explicit Divider(float d) : divisor(d), reciprocal(1.0F / d), easy(d >= 0x1p-30F && d < 0x1p30F) {}
-  template <int kItems>
-  __device__ __forceinline__ void divide(float (&x)[kItems]) const {
-    bool hard = !easy;
-#pragma unroll
-    for (int e = 0; e < kItems; ++e) hard |= (x[e] < 0x1p-60F) & (x[e] != 0.0F);
-    if (hard) {
-#pragma unroll 1
-      for (int turn = 0; turn < kItems; ++turn) {
-        const float quotient = x[0] / divisor;
-#pragma unroll
-        for (int e = 0; e + 1 < kItems; ++e) x[e] = x[e + 1];
-        x[kItems - 1] = quotient;
-      }
-      return;
-    }
-#pragma unroll
-    for (int e = 0; e < kItems; ++e) {
-      float q = x[e] * reciprocal;
-      q = ptx::fma(ptx::fma(-q, divisor, x[e]), reciprocal, q);  // within a unit of the last place
-      x[e] = ptx::fma(ptx::fma(-q, divisor, x[e]), reciprocal, q);
-    }
-  }
-};
-
 template <typename T, RowKind kKind>
 __device__ __forceinline__ void run_resident_rows(const abi::SampleParams& p) {
   constexpr bool kProbs = kKind == RowKind::top_p_renorm || kKind == RowKind::top_k_renorm;

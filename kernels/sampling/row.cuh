@@ -70,6 +70,9 @@ class RowReader {
     saw_nan_ = copy.saw_nan_;
   }
 
+  /// What lay in the slots has been written over.
+  __device__ __forceinline__ void forget() { passes_ = 0; }
+
   __device__ int size() const { return n_; }
   __device__ int num_tiles() const { return num_tiles_; }
   __device__ int first_tile() const { return begin_; }
@@ -83,7 +86,7 @@ class RowReader {
 
   /// Calls f(position of x[0], x) for all chunks of this thread in this block's tiles, and end(tile) after each tile. Entries without mass,
   /// and what is not in the row, are kNothing. All threads of the block make the same calls together.
-  template <bool kUnrolled = true, typename F, typename End>
+  template <bool kUnrolled = !kConfig.compact, typename F, typename End>
   __device__ __forceinline__ void pass(F f, End end) {
     const int count = end_ - begin_;
     const bool backward = (passes_ & 1) != 0;

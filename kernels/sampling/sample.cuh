@@ -4,6 +4,7 @@
 
 #include "sampling/nucleus_cut.cuh"
 #include "sampling/select.cuh"
+#include "sampling/shortlist.cuh"
 
 namespace girih::sampling {
 
@@ -26,8 +27,7 @@ struct RowRun {
         select{reader, leader},
         num_slots(slots) {}
 
-  /// First of all. `sampled`: cuts will be asked for.
-  __device__ __attribute__((noinline)) void begin(float temperature, bool sampled) {
+  __device__ __forceinline__ void start(float temperature) {
     S& s = own<S>();
     select.temperature = temperature;
     select.w = make_weighting(kProbs, 1.0F, temperature);
@@ -37,12 +37,38 @@ struct RowRun {
       s.bracket.histogram = 0;
     }
     sync_row();  // before any block writes to another's memory, that one must have begun
+  }
+
+  /// In place of begin(): lists what the order begins with (shortlist.cuh), for rows of f32 without gaps. False: begin() must follow.
+  template <bool kByCount>
+  __device__ __forceinline__ bool shortlist(const u8* row, float temperature, u64 count, float min_p, const abi::SampleParams* p, i64 r) {
+    using Few = Shortlist<kConfig, kProbs, kEdits, kByCount>;
+    if (Few::kBytes > Layout<kConfig, T, kEdits>::kSlots + num_slots * kConfig.tile_bytes) return false;
+    const typename Few::Wish wish{static_cast<int>(count), min_p, kLog2E / temperature};
+    Few few(row, reader.size());
+    if (!few.suits(wish, p, r)) return false;
+    few.start();
+    reader.forget();
+    start(temperature);
+    const typename Few::Found found = few.run(leader, wish, p, r);
+    if (!found.ok) return false;
+    select.weigh_by(found.largest);
+    select.nan = found.nan;
+    if constexpr (kByCount) select.num_first = count;
+    return true;
+  }
+
+  /// First of all. `sampled`: cuts will be asked for.
+  __device__ __attribute__((noinline)) void begin(float temperature, bool sampled) {
+    S& s = own<S>();
+    start(temperature);
     if (sampled && reader.size() > S::kListCapacity / 2) {
       constexpr int kTaken = min(Reader::kItems, S::kOwn);  // of a chunk
       constexpr int kOwnChunks = S::kOwn / kTaken;
       const int chunks = reader.num_chunks() / 4 * 4;
       const int count = min(min(kOwnChunks * kThreads, Reader::most_sampled(num_slots)), chunks) / 4 * 4;
       S& first = leader;
+      reader.forget();
       // Chunk `number` comes from any block, and goes to the thread of the same number, modulo their number, of block 0.
       reader.sample(count, [&](int number, const float(&x)[Reader::kItems]) {
         const int before = number / kThreads * kTaken;
@@ -291,7 +317,9 @@ struct Traits {
   bool masked;  // a bit mask
   bool top_k;
   bool top_p;
-  bool first;  // the first tokens of the order with log-probabilities
+  bool first;          // the first tokens of the order with log-probabilities
+  bool few;            // in few passes where a row lends itself: by nucleus.cuh or shortlist.cuh
+  bool min_p = false;  // of few alone: min-p is the only cut
 };
 
 template <Config kConfig, typename T, Traits kTraits>
@@ -315,28 +343,47 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
   const bool by_count = kTraits.top_k && !greedy && top_k > 0 && top_k < p.vocab;
   const bool by_mass = kTraits.top_p && !greedy && top_p < 1.0F;
   const bool logprobs = p.logprobs.data != nullptr || p.num_top > 0;
-  // In few passes, where that much shared memory is.
-  constexpr bool kFewPasses = kSame<T, float> && kTraits.top_p && !kCounts && !kTraits.masked && !(kProbs && kTraits.edits);
+  const bool filtered = p.filtered_logprobs != 0;
+  const bool needs_total = (logprobs && (!filtered || greedy)) || (p.joint != 0 && by_count && by_mass);
   const u8* row = p.input.data + source * p.input.row_stride;
-  if constexpr (kFewPasses) {
+  // In few passes, where that much shared memory is.
+  constexpr bool kFewPasses = kTraits.few && kSame<T, float> && !kTraits.masked && !kTraits.first && !(kProbs && kTraits.edits);
+  constexpr bool kLists = kFewPasses && (kTraits.top_k || kTraits.min_p);
+  if constexpr (kFewPasses && !kLists) {
     using Few = Nucleus<kProbs, kTraits.edits>;
     const bool fits = Few::kBytes <= Layout<kConfig, T, kTraits.edits>::kSlots + num_slots * kConfig.tile_bytes;
-    if (fits && by_mass && min_p <= 0.0F && p.input.stride == 4 && Few(row, p.vocab, temperature).run(p, r, top_p)) return;
+    if (fits && by_mass == kTraits.top_p && !greedy && min_p <= 0.0F && p.input.stride == 4) {
+      Few few(row, p.vocab, temperature);
+      if constexpr (kTraits.top_p) {
+        if (few.run(p, r, top_p)) return;
+      } else {
+        if (few.run_plain(p, r)) return;
+      }
+    }
   }
   Run run(row, p.input.stride, p.vocab, num_slots);
   run.reader.edit(p, r);
   auto& select = run.select;
   auto& s = own<typename Run::S>();
 
-  const bool filtered = p.filtered_logprobs != 0;
-  const bool needs_total = (logprobs && (!filtered || greedy)) || (p.joint != 0 && by_count && by_mass);
-
-  run.begin(temperature, by_count || by_mass || kTraits.first);
+  const bool lists = kLists && (kTraits.top_k ? by_count : min_p > 0.0F) && !greedy && p.input.stride == 4;
+  const bool sampled = by_count || by_mass || kTraits.first;
   // Cuts by count ask for no masses; masses of probabilities do without the largest until min_p asks for it.
   const bool by_largest = kProbs ? min_p > 0.0F && !by_count && !by_mass && !kTraits.first : !by_count && !kTraits.first;
-  if (greedy || by_largest || (!kProbs && needs_total)) run.find_largest();
+  if (!lists || needs_total) {
+    run.begin(temperature, sampled && !lists);
+    if (greedy || (by_largest && !lists) || (!kProbs && needs_total)) run.find_largest();
+  }
   // The mass of everything before the cuts, whose passes keep their sums for the draw.
   const u64 total = needs_total && (!select.weighted || select.any()) ? run.kept_by_tile(true) : 0;
+  bool listed = false;
+  if constexpr (kLists) {
+    if (lists) {
+      listed = run.template shortlist<kTraits.top_k>(row, temperature, static_cast<u64>(top_k), min_p, &p, r);
+      if (!listed) run.begin(temperature, sampled);
+      if (!listed && by_largest) run.find_largest();
+    }
+  }
 
   // The first tokens of the order, by a cut of their own.
   int num_top = 0;
@@ -372,7 +419,7 @@ __device__ __forceinline__ void run_sample(const abi::SampleParams& p, int num_s
     return;
   }
 
-  bool fresh = true;
+  bool fresh = !listed;
   if constexpr (kTraits.top_k) {
     if (by_count) {
       select.floor = select.template find<kBy>(false, static_cast<u64>(top_k), 0.0F, 0);
@@ -440,8 +487,9 @@ __device__ __forceinline__ void write_chunk(const abi::SampleParams& p, u8* out,
 
 enum class RowKind : u8 { softmax, top_p_renorm, top_k_renorm, top_k_mask };
 
-/// Writes a row for a row. Out: float, or T for top_k_mask.
-template <Config kConfig, typename T, RowKind kKind>
+/// Writes a row for a row. Out: float, or T for top_k_mask. kFew: rows of f32 by nucleus.cuh or shortlist.cuh, where
+/// they lend themselves.
+template <Config kConfig, typename T, RowKind kKind, bool kFew>
 __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slots) {
   constexpr bool kProbs = kKind == RowKind::top_p_renorm || kKind == RowKind::top_k_renorm;
   constexpr bool kMask = kKind == RowKind::top_k_mask;
@@ -472,7 +520,18 @@ __device__ __forceinline__ void run_rows(const abi::SampleParams& p, int num_slo
     return;
   }
 
-  run.begin(temperature, kKind != RowKind::softmax);
+  if constexpr (kFew && kSame<T, float> && kKind == RowKind::top_p_renorm) {
+    using Few = Nucleus<true, false>;
+    const auto write = [&](int position, const float(&y)[Few::kItems]) { write_chunk<T, false>(p, out, position, y, raw); };
+    const bool fits = Few::kBytes <= Layout<kConfig, T, false>::kSlots + num_slots * kConfig.tile_bytes;
+    if (fits && p.input.stride == 4 && Few(run.reader.address(0), p.vocab, 1.0F).renorm(top_p, write)) return;
+  }
+  bool listed = false;
+  if constexpr (kFew && kSame<T, float> && (kMask || kKind == RowKind::top_k_renorm)) {
+    if (p.input.stride == 4)
+      listed = run.template shortlist<true>(run.reader.address(0), temperature, static_cast<u64>(top_k), 0.0F, nullptr, 0);
+  }
+  if (!listed) run.begin(temperature, kKind != RowKind::softmax);
   if constexpr (kKind == RowKind::softmax) {
     run.find_largest();
   } else if constexpr (kKind == RowKind::top_p_renorm) {

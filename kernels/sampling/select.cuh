@@ -32,6 +32,7 @@ struct Selector {
   Cut floor = kEverything;  // what earlier cuts keep
   int num_sampled = 0;      // entries of the sample in block 0's list; 0: none
   float sampled_part = 0;
+  u64 num_first = 0;  // so many of the order's first are in the list that Shortlist has made
 
   __device__ __forceinline__ bool leads() const { return ptx::cluster_rank() == 0; }
   __device__ __forceinline__ bool any() const { return w.max > Reader::kNothing; }
@@ -510,7 +511,7 @@ struct Selector {
   __device__ __attribute__((noinline)) Cut find(bool wants_mass, u64 count, float p, u64 whole) {
     S& s = own<S>();
     const bool by_mass = kBy == CutBy::either ? wants_mass : kBy == CutBy::mass;
-    const bool listed = lists_all(floor);
+    const bool listed = lists_all(floor) || (!by_mass && count <= num_first);
     sync_row();
     if (leads()) {
       if (listed) {

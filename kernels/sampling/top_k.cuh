@@ -25,14 +25,19 @@ __device__ __forceinline__ int add_last(const u8* row, i64 stride, int n, u32* s
   return listed;
 }
 
-template <Config kConfig, typename T>
+/// kFew: rows of f32 by shortlist.cuh, where they lend themselves.
+template <Config kConfig, typename T, bool kFew>
 __device__ __forceinline__ void run_top_k(const abi::TopKParams& p, int num_slots) {
   using Run = RowRun<kConfig, T, false, false, false>;
   const i64 r = ptx::block_idx() / ptx::cluster_size();
   const int start = p.starts == nullptr ? 0 : min(max(p.starts[r * p.starts_stride], 0), p.vocab);
   const int length = p.lengths == nullptr ? p.vocab - start : min(max(p.lengths[r * p.lengths_stride], 0), p.vocab - start);
   Run run(p.input.data + r * p.input.row_stride + start * p.input.stride, p.input.stride, length, num_slots);
-  run.begin(1.0F, true);
+  bool listed = false;
+  if constexpr (kFew && kSame<T, float>) {
+    if (p.input.stride == 4) listed = run.template shortlist<true>(run.reader.address(0), 1.0F, static_cast<u64>(p.k), 0.0F, nullptr, 0);
+  }
+  if (!listed) run.begin(1.0F, true);
   const Cut cut = run.select.template find<CutBy::count>(false, static_cast<u64>(p.k), 0.0F, 0);
   int count = run.collect(cut);
   if (run.select.leads()) {

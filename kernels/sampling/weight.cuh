@@ -117,4 +117,44 @@ struct Cut {
   __device__ __forceinline__ u32 least() const { return key + (limit > 0 ? 0U : 1U); }
 };
 
+/// A cut as values of a row compare with it: entries have no NaN, and -0 is 0.
+struct ValueCut {
+  float from;  // kept from here on,
+  float tie;   // and of this value those before the limit
+  int limit;
+  __device__ __forceinline__ explicit ValueCut(Cut cut) : from(value_of(cut.key + 1)), tie(value_of(cut.key)), limit(cut.limit) {}
+  __device__ __forceinline__ bool keeps(float x, int position) const { return (x >= from) | ((x == tie) & (position < limit)); }
+};
+
+/// x / divisor of weights x, rounded once: by the rounded reciprocal and what products with it leave (Markstein), where nothing on the way
+/// is too small or too large for that to be exact.
+struct Divider {
+  float divisor;
+  float reciprocal;
+  bool easy;
+  __device__ __forceinline__ explicit Divider(float d) : divisor(d), reciprocal(1.0F / d), easy(d >= 0x1p-30F && d < 0x1p30F) {}
+  template <int kItems>
+  __device__ __forceinline__ void divide(float (&x)[kItems]) const {
+    bool hard = !easy;
+#pragma unroll
+    for (int e = 0; e < kItems; ++e) hard |= (x[e] < 0x1p-60F) & (x[e] != 0.0F);
+    if (hard) {
+#pragma unroll 1
+      for (int turn = 0; turn < kItems; ++turn) {
+        const float quotient = x[0] / divisor;
+#pragma unroll
+        for (int e = 0; e + 1 < kItems; ++e) x[e] = x[e + 1];
+        x[kItems - 1] = quotient;
+      }
+      return;
+    }
+#pragma unroll
+    for (int e = 0; e < kItems; ++e) {
+      float q = x[e] * reciprocal;
+      q = ptx::fma(ptx::fma(-q, divisor, x[e]), reciprocal, q);  // within a unit of the last place
+      x[e] = ptx::fma(ptx::fma(-q, divisor, x[e]), reciprocal, q);
+    }
+  }
+};
+
 }  // namespace girih::sampling

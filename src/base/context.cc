@@ -85,6 +85,7 @@ Context::Context(ContextOptions options) {
   if (options.device.kind == DeviceKind::cuda) {
     state_->cuda =
         std::make_unique<cuda::Runtime>(options.device.index, jit::fill_from_environment(std::move(options.jit), env), options.log);
+    state_->cuda->sampling = env.sampling;
   }
 }
 

@@ -16,6 +16,7 @@ constexpr const char* kCpuTarget = "GIRIH_CPU_TARGET";
 constexpr const char* kJit = "GIRIH_JIT";
 constexpr const char* kNvrtc = "GIRIH_NVRTC";
 constexpr const char* kCache = "GIRIH_CACHE";
+constexpr const char* kSampling = "GIRIH_SAMPLING";
 
 std::optional<std::string> get(const char* name) {
   const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): the library never sets the environment
@@ -46,6 +47,12 @@ JitPolicy parse_jit_policy(const std::string& text) {
     if (name(policy) == text) return policy;
   }
   fail(Code::invalid_argument, "environment", "{}=\"{}\"; must be one of allow, deny, pack_only, or unset", kJit, text);
+}
+
+SamplingChoice parse_sampling(const std::string& text) {
+  if (text == "passes") return SamplingChoice::passes;
+  if (text == "few") return SamplingChoice::few;
+  fail(Code::invalid_argument, "environment", "{}=\"{}\"; must be one of passes, few, or unset", kSampling, text);
 }
 
 /// The cache's directory or "off", then packs.
@@ -83,6 +90,7 @@ Env read_env() {
   if (const std::optional<std::string> text = get(kCpuTarget)) env.cpu_target = parse_cpu_target(*text);
   if (const std::optional<std::string> text = get(kJit)) env.jit_policy = parse_jit_policy(*text);
   if (const std::optional<std::string> text = get(kCache)) parse_cache(*text, env);
+  if (const std::optional<std::string> text = get(kSampling)) env.sampling = parse_sampling(*text);
   env.nvrtc = get(kNvrtc);
   env.default_cache_dir = default_cache_dir();
   return env;
@@ -97,6 +105,7 @@ std::vector<EnvVariable> env_variables() {
       {kJit, "where CUDA kernels may come from: allow (compile what is missing), deny (cache and packs), pack_only", get(kJit)},
       {kNvrtc, "NVRTC, the CUDA compiler: its library file or directory, in place of the search", get(kNvrtc)},
       {kCache, "CUDA kernels: the cache's directory or off, then directories of packs, separated by ':'", get(kCache)},
+      {kSampling, "CUDA kernels of sampling: passes or few, in place of what has been measured to be faster", get(kSampling)},
   };
 }
 

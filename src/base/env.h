@@ -2,6 +2,7 @@
 // Context is made, never by plan() or run().
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,11 +15,15 @@ namespace girih {
 
 inline constexpr int kMaxWorkers = 4096;
 
+/// How CUDA kernels of sampling do rows: by what has been measured, or always in passes, or in few passes wherever they can.
+enum class SamplingChoice : std::uint8_t { measured, passes, few };
+
 struct Env {
-  std::optional<int> num_threads;       // GIRIH_NUM_THREADS: workers where ContextOptions::num_workers is 0
-  std::optional<CpuTarget> cpu_target;  // GIRIH_CPU_TARGET: the target where ContextOptions::target is best
-  std::optional<JitPolicy> jit_policy;  // GIRIH_JIT
-  std::optional<std::string> nvrtc;     // GIRIH_NVRTC
+  std::optional<int> num_threads;                      // GIRIH_NUM_THREADS: workers where ContextOptions::num_workers is 0
+  std::optional<CpuTarget> cpu_target;                 // GIRIH_CPU_TARGET: the target where ContextOptions::target is best
+  std::optional<JitPolicy> jit_policy;                 // GIRIH_JIT
+  SamplingChoice sampling = SamplingChoice::measured;  // GIRIH_SAMPLING
+  std::optional<std::string> nvrtc;                    // GIRIH_NVRTC
   // GIRIH_CACHE: the cache's directory (or "off"), then packs, separated by ':'.
   std::optional<std::string> cache_dir;
   std::optional<std::vector<std::string>> packs;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/env.h"
 #include "cuda/driver.h"
 #include "cuda/upload_ring.h"
 #include "jit/jit.h"
@@ -33,6 +34,7 @@ struct Runtime {
   std::shared_ptr<const DeviceContext> device;
   std::shared_ptr<jit::Jit> jit;
   std::shared_ptr<jit::KernelLoader> loader;  // schedules keep it, too: their kernels live in it
+  SamplingChoice sampling = SamplingChoice::measured;
   UploadRing uploads;
   std::map<std::string, const jit::Kernel*> by_name;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string_view>
 
 #include "base/error.h"
@@ -16,8 +17,9 @@ constexpr int kThreads = 512;  // as kernels/sampling/block.cuh
 constexpr int kMaxCluster = 8;
 constexpr std::int64_t kResidentFixed = 14080;  // as kernels/sampling/resident.cuh
 constexpr std::int64_t kResidentTopK = 1024;
-constexpr std::int64_t kFewPassesLeast = 20480;   // Nucleus::kLeast in kernels/sampling/nucleus.cuh
-constexpr std::int64_t kFewPassesBytes = 218624;  // Nucleus::kBytes
+constexpr std::int64_t kFewPassesLeast = 20480;  // kLeast in kernels/sampling/stream.cuh
+constexpr std::int64_t kStreamRing = 98304;      // kRingBytes there
+constexpr std::int64_t kNucleusBytes = 218624;   // kBytes in kernels/sampling/nucleus.cuh
 
 constexpr std::array<std::string_view, 7> kKindNames = {
     "sample", "softmax", "top_p_renorm", "top_k_renorm", "top_k_mask", "top_k", "chain_speculative_sample"};
@@ -65,6 +67,7 @@ Footprint footprint_of(KernelKind kind, DType type, std::int64_t shared_limit, c
 std::string kernel_name(KernelKind kind, DType type, const SampleTraits& t) {
   std::string text(kKindNames[static_cast<std::size_t>(kind)]);
   text.append("_").append(name(type));
+  if (t.few) text += "_few";
   if (kind != KernelKind::sample) return text;
   text += t.probs ? "_probs" : "_logits";
   if (t.edits) text += "_edits";
@@ -72,14 +75,50 @@ std::string kernel_name(KernelKind kind, DType type, const SampleTraits& t) {
   if (t.top_k) text += "_top_k";
   if (t.top_p) text += "_top_p";
   if (t.first) text += "_first";
+  if (t.min_p) text += "_min_p";
   return text;
 }
 
 std::string resident_name(KernelKind kind, DType type, const SampleTraits& t) { return kernel_name(kind, type, t) + "_resident"; }
 
-/// Kernels that do rows by kernels/sampling/nucleus.cuh where they can.
-bool takes_few_passes(DType type, const SampleTraits& t) {
-  return type == DType::f32 && t.top_p && !t.top_k && !t.masked && !t.first && !(t.probs && t.edits);
+/// What has a way of few passes for a call, where its rows are of f32.
+enum class FewPasses : std::uint8_t { none, nucleus, shortlist };  // as the files in kernels/sampling
+FewPasses way_of(KernelKind kind, const SampleTraits& t, bool min_p) {
+  switch (kind) {
+    case KernelKind::top_p_renorm: return FewPasses::nucleus;
+    case KernelKind::top_k:
+    case KernelKind::top_k_renorm:
+    case KernelKind::top_k_mask: return FewPasses::shortlist;
+    case KernelKind::sample: break;
+    default: return FewPasses::none;
+  }
+  if (t.masked || t.first || (t.probs && t.edits)) return FewPasses::none;
+  if (t.top_k) return FewPasses::shortlist;
+  if (t.top_p) return min_p ? FewPasses::none : FewPasses::nucleus;
+  return min_p ? FewPasses::shortlist : FewPasses::nucleus;
+}
+
+/// Where few passes have been measured to be faster than whatever else would do the call: from so many rows and entries on.
+struct Measured {
+  KernelKind kind;
+  bool top_k, top_p, min_p;  // of sample()
+  std::int64_t rows, vocab;
+};
+constexpr Measured kMeasured[] = {{KernelKind::sample, false, true, false, 1, kFewPassesLeast}};
+bool few_passes_measured(const FewPassesCall& c) {
+  return std::any_of(std::begin(kMeasured), std::end(kMeasured), [&](const Measured& m) {
+    return m.kind == c.kind && m.top_k == c.traits.top_k && m.top_p == c.traits.top_p && m.min_p == c.min_p && c.rows >= m.rows &&
+           c.vocab >= m.vocab;
+  });
+}
+
+/// The kernel's text checks what is assumed here.
+std::string few_passes_asserts(KernelKind kind, const SampleTraits& t) {
+  if (way_of(kind, t, t.min_p) == FewPasses::nucleus)
+    return fmt::format("using Few = Nucleus<{}, {}>;\n  static_assert(Few::kLeast == {} && Few::kBytes == {});\n  ",
+                       t.probs || kind != KernelKind::sample, t.edits, kFewPassesLeast, kNucleusBytes);
+  return fmt::format("static_assert(Stream<false, 0>::kLeast == {} && Stream<false, 0>::kRingBytes == {});\n  ", kFewPassesLeast,
+                     kStreamRing);
 }
 
 /// Shared memory of each of two blocks of a multiprocessor.
@@ -101,6 +140,11 @@ Loaded load(const Context& context, std::string_view op, KernelKind kind, DType 
   if (const jit::Kernel* found = runtime.find(name)) return {*found, footprint.shared_bytes, footprint.tile};
   const SamplingKernel kernel = sampling_kernel(kind, type, limit, traits);
   return {runtime.kernel(op, name, kernel.source, stream, kernel.shared_bytes), kernel.shared_bytes, kernel.tile};
+}
+
+bool few_passes(const Context& context, const FewPassesCall& call) {
+  const cuda::Runtime& runtime = context.cuda();
+  return takes_few_passes(call, runtime.device->info().shared_per_block, runtime.sampling);
 }
 
 template <typename Params>
@@ -163,17 +207,27 @@ ResidentShape resident_shape(const cuda::DeviceInfo& info, KernelKind kind, DTyp
 
 SamplingKernel resident_kernel(KernelKind kind, DType type, const SampleTraits& t) {
   SamplingKernel kernel{.name = resident_name(kind, type, t), .source = {}, .shared_bytes = kResidentFixed, .tile = 0};
-  const std::string call = kind == KernelKind::sample  ? fmt::format("run_resident_sample<{}, Traits{{{}, {}, {}, {}, {}, false}}>(p)",
-                                                                     type_name(type), t.probs, t.edits, t.masked, t.top_k, t.top_p)
-                           : kind == KernelKind::top_k ? fmt::format("run_resident_top_k<{}>(p)", type_name(type))
-                                                       : fmt::format("run_resident_rows<{}, RowKind::{}>(p)", type_name(type),
-                                                                     kKindNames[static_cast<std::size_t>(kind)]);
+  const std::string call =
+      kind == KernelKind::sample ? fmt::format("run_resident_sample<{}, Traits{{{}, {}, {}, {}, {}, false, false}}>(p)", type_name(type),
+                                               t.probs, t.edits, t.masked, t.top_k, t.top_p)
+      : kind == KernelKind::top_k
+          ? fmt::format("run_resident_top_k<{}>(p)", type_name(type))
+          : fmt::format("run_resident_rows<{}, RowKind::{}>(p)", type_name(type), kKindNames[static_cast<std::size_t>(kind)]);
   kernel.source = fmt::format(
       "// {}\n#include \"sampling/resident_rows.cuh\"\n"
       "extern \"C\" __global__ void __launch_bounds__({}, 2) {}(const __grid_constant__ girih::abi::{} p) {{\n"
       "  using namespace girih;\n  using namespace girih::sampling;\n  static_assert(kResidentFixed == {});\n  {};\n}}\n",
       kernel.name, kThreads, kernel.name, kind == KernelKind::top_k ? "TopKParams" : "SampleParams", kResidentFixed, call);
   return kernel;
+}
+
+bool takes_few_passes(const FewPassesCall& c, std::int64_t shared_limit, SamplingChoice choice) {
+  if (choice == SamplingChoice::passes || c.type != DType::f32 || c.stride != 4 || c.vocab < kFewPassesLeast) return false;
+  const FewPasses way = way_of(c.kind, c.traits, c.min_p);
+  if (way == FewPasses::none) return false;
+  const Footprint f = footprint_of(c.kind, c.type, shared_limit, c.traits);
+  if (f.shared_bytes < (way == FewPasses::nucleus ? kNucleusBytes : fixed_bytes(f.sizes) + kStreamRing)) return false;
+  return choice == SamplingChoice::few || few_passes_measured(c);
 }
 
 SampleTraits traits_of(const abi::SampleParams& p) {
@@ -188,28 +242,30 @@ SamplingKernel sampling_kernel(KernelKind kind, DType type, std::int64_t shared_
   const Footprint f = footprint_of(kind, type, shared_limit, t);
   const std::string_view what = kKindNames[static_cast<std::size_t>(kind)];
   SamplingKernel kernel{.name = kernel_name(kind, type, t), .source = {}, .shared_bytes = f.shared_bytes, .tile = f.tile};
-  const std::string config = fmt::format("Config{{{}, {}, {}, {}}}", f.sizes.list_capacity, f.sizes.tile_bytes, f.ring, f.sizes.bins);
+  const std::string config =
+      fmt::format("Config{{{}, {}, {}, {}, {}}}", f.sizes.list_capacity, f.sizes.tile_bytes, f.ring, f.sizes.bins, t.few);
   std::string_view file = "sample", params = "SampleParams";
   std::string call;
   switch (kind) {
     case KernelKind::sample:
-      if (takes_few_passes(type, t))
-        call = fmt::format("using Few = Nucleus<{}, {}>;\n  static_assert(Few::kLeast == {} && Few::kBytes == {});\n  ", t.probs, t.edits,
-                           kFewPassesLeast, kFewPassesBytes);
-      call += fmt::format("run_sample<kConfig, {}, Traits{{{}, {}, {}, {}, {}, {}}}>(p, {})", type_name(type), t.probs, t.edits, t.masked,
-                          t.top_k, t.top_p, t.first, f.slots);
+      if (t.few) call = few_passes_asserts(kind, t);
+      call += fmt::format("run_sample<kConfig, {}, Traits{{{}, {}, {}, {}, {}, {}, {}, {}}}>(p, {})", type_name(type), t.probs, t.edits,
+                          t.masked, t.top_k, t.top_p, t.first, t.few, t.min_p, f.slots);
       break;
     case KernelKind::top_k:
       file = "top_k";
       params = "TopKParams";
-      call = fmt::format("run_top_k<kConfig, {}>(p, {})", type_name(type), f.slots);
+      if (t.few) call = few_passes_asserts(kind, t);
+      call += fmt::format("run_top_k<kConfig, {}, {}>(p, {})", type_name(type), t.few, f.slots);
       break;
     case KernelKind::speculative:
       file = "speculative";
       params = "SpeculativeParams";
       call = fmt::format("run_speculative<kConfig, {}>(p, {})", type_name(type), f.slots);
       break;
-    default: call = fmt::format("run_rows<kConfig, {}, RowKind::{}>(p, {})", type_name(type), what, f.slots);
+    default:
+      if (t.few) call = few_passes_asserts(kind, t);
+      call += fmt::format("run_rows<kConfig, {}, RowKind::{}, {}>(p, {})", type_name(type), what, t.few, f.slots);
   }
   kernel.source = fmt::format(
       "// {}\n#include \"sampling/{}.cuh\"\n"
@@ -229,25 +285,33 @@ int cluster_size(const cuda::DeviceInfo& info, std::int64_t rows, std::int64_t v
 }
 
 void sample_on_device(const Context& context, const abi::SampleParams& p, DType type, void* stream) {
-  const SampleTraits traits = traits_of(p);
-  // What kernels/sampling/nucleus.cuh does is faster in passes, by fewer and without barriers, than where a row stays.
-  const std::int64_t shared = context.cuda().device->info().shared_per_block;
-  const bool few_passes = takes_few_passes(type, traits) &&
-                          footprint_of(KernelKind::sample, type, shared, traits).shared_bytes >= kFewPassesBytes &&
-                          p.min_p.rows == nullptr && p.min_p.value <= 0 && p.input.stride == 4 && p.vocab >= kFewPassesLeast;
-  if (!few_passes && launch_resident(context, "sample", KernelKind::sample, type, traits, p, 0, stream)) return;
+  SampleTraits traits = traits_of(p);
+  traits.few = few_passes(context, {.kind = KernelKind::sample,
+                                    .type = type,
+                                    .traits = traits,
+                                    .min_p = p.min_p.rows != nullptr || p.min_p.value > 0,
+                                    .rows = p.rows,
+                                    .vocab = p.vocab,
+                                    .stride = p.input.stride});
+  traits.min_p = traits.few && !traits.top_k && !traits.top_p && (p.min_p.rows != nullptr || p.min_p.value > 0);
+  if (!traits.few && launch_resident(context, "sample", KernelKind::sample, type, traits, p, 0, stream)) return;
   launch_passing(context, "sample", load(context, "sample", KernelKind::sample, type, traits, stream), p.rows, p.vocab, p, stream);
 }
 
 void rows_on_device(const Context& context, KernelKind kind, const abi::SampleParams& p, DType type, void* stream) {
   const std::string_view op = kKindNames[static_cast<std::size_t>(kind)];
-  if (launch_resident(context, op, kind, type, {}, p, 0, stream)) return;
-  launch_passing(context, op, load(context, op, kind, type, {}, stream), p.rows, p.vocab, p, stream);
+  const SampleTraits traits{
+      .few = few_passes(context, {.kind = kind, .type = type, .traits = {}, .rows = p.rows, .vocab = p.vocab, .stride = p.input.stride})};
+  if (!traits.few && launch_resident(context, op, kind, type, traits, p, 0, stream)) return;
+  launch_passing(context, op, load(context, op, kind, type, traits, stream), p.rows, p.vocab, p, stream);
 }
 
 void top_k_on_device(const Context& context, const abi::TopKParams& p, DType type, void* stream) {
-  if (launch_resident(context, "top_k", KernelKind::top_k, type, {}, p, p.k, stream)) return;
-  launch_passing(context, "top_k", load(context, "top_k", KernelKind::top_k, type, {}, stream), p.rows, p.vocab, p, stream);
+  const SampleTraits traits{
+      .few = few_passes(
+          context, {.kind = KernelKind::top_k, .type = type, .traits = {}, .rows = p.rows, .vocab = p.vocab, .stride = p.input.stride})};
+  if (!traits.few && launch_resident(context, "top_k", KernelKind::top_k, type, traits, p, p.k, stream)) return;
+  launch_passing(context, "top_k", load(context, "top_k", KernelKind::top_k, type, traits, stream), p.rows, p.vocab, p, stream);
 }
 
 void speculative_on_device(const Context& context, const abi::SpeculativeParams& p, DType type, void* stream) {

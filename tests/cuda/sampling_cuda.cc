@@ -26,7 +26,7 @@ void warm_up() {
     const auto add = [&](KernelKind kind, DType type, const SampleTraits& traits = {}) {
       const sampling::SamplingKernel kernel = sampling::sampling_kernel(kind, type, limit, traits);
       sources.push_back({.name = kernel.name, .source = kernel.source, .target = ""});
-      if (sampling::resident_shape(runtime.device->info(), kind, type, traits, 1, 1000).cluster == 0) return;
+      if (traits.few || sampling::resident_shape(runtime.device->info(), kind, type, traits, 1, 1000).cluster == 0) return;
       const sampling::SamplingKernel resident = sampling::resident_kernel(kind, type, traits);
       sources.push_back({.name = resident.name, .source = resident.source, .target = ""});
     };
@@ -48,6 +48,9 @@ void warm_up() {
     for (const KernelKind kind : {KernelKind::softmax, KernelKind::top_p_renorm, KernelKind::top_k_renorm, KernelKind::speculative})
       add(kind, DType::f32);
     add(KernelKind::top_k_mask, DType::bf16);
+    for (const SampleTraits& t : {SampleTraits{.probs = true, .top_p = true, .few = true}, SampleTraits{.top_p = true, .few = true},
+                                  SampleTraits{.edits = true, .top_p = true, .few = true}})
+      add(KernelKind::sample, DType::f32, t);
     runtime.jit->warmup(sources);
     return true;
   }();

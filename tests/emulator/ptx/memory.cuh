@@ -73,5 +73,9 @@ inline u32 atomic_add_shared(u32* s_counter, u32 value) {
   *s_counter = old + value;
   return old;
 }
+inline void atomic_max_shared(u32* s_most, u32 value) {
+  emulator::may_give_way();
+  *s_most = max(*s_most, value);
+}
 
 }  // namespace girih::ptx
