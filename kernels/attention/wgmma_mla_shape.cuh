@@ -7,6 +7,7 @@
 #include "attention/config.cuh"
 #include "attention/merge.cuh"
 #include "attention/problem.cuh"
+#include "attention/wgmma_rows.cuh"
 #include "core/types.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/thread.cuh"
@@ -16,9 +17,8 @@ namespace girih::attention {
 template <Config c>
 struct MlaShape {
   static constexpr int kRows = 64;  // of a tile, and keys of a step: both are rows of a stack
-  static constexpr int kRow = 128;  // bytes
   static constexpr int kStackDims = 64;
-  static constexpr int kStack = kRows * kRow;
+  static constexpr int kStack = kRows * kStackRow;
   static constexpr int kValueStacks = c.head_dim_vo / kStackDims;
   static constexpr int kKeyStacks = c.head_dim_qk / kStackDims;
   static constexpr int kFirstDims = kValueStacks * kStackDims;  // of Q in shared memory, and in rows of two tensors those of the first
@@ -43,7 +43,8 @@ struct MlaShape {
   static constexpr int kBasesAt = kWeightsAt + kSlots * kStack;
   static constexpr int kCorrectionsAt = kBasesAt + kSlots * kRows * 4;
   static constexpr int kSumsAt = kCorrectionsAt + kSlots * kRows * 4;
-  static constexpr int kRaisedAt = kSumsAt + 2 * 2 * kRows * 4;
+  static constexpr int kPlacesAt = kSumsAt + 2 * 2 * kRows * 4;  // of a step's rows, where they are copied
+  static constexpr int kRaisedAt = kPlacesAt + kRows * static_cast<int>(sizeof(u8*));
   static constexpr int kBarriersAt = kRaisedAt + kSlots * kGroupWarps * 4;
   static constexpr int kLastAt = kBarriersAt + (6 * kSlots + 2) * 8;
   static constexpr int kSharedBytes = kLastAt + 16;
@@ -54,9 +55,6 @@ struct MlaShape {
   static_assert(c.workers() == kWarps * ptx::kWarp && c.producers == (kKeyWarps + kQueryWarps) * ptx::kWarp);
   static_assert(bits(c.q_type) == 16 && c.k_type == c.q_type && c.v_is_k);
 };
-
-/// Bytes from a stack's beginning to 16-byte chunk `chunk` of row `row`.
-__device__ __forceinline__ int mla_offset(int row, int chunk) { return row * 128 + ((chunk ^ row) & 7) * 16; }
 
 /// What the block's warps share. Steps are counted over all of the block's tiles; step s has slot s % 2, and is group s % 2's to score.
 template <Config c>
@@ -77,6 +75,7 @@ struct MlaMemory {
   __device__ __forceinline__ float* sums(u32 tile, int group) const {
     return floats(Shape::kSumsAt) + (tile % 2 * 2 + static_cast<u32>(group)) * Shape::kRows;
   }
+  __device__ __forceinline__ const u8** places() const { return reinterpret_cast<const u8**>(s_memory + Shape::kPlacesAt); }
   __device__ __forceinline__ u32* last() const { return reinterpret_cast<u32*>(s_memory + Shape::kLastAt); }
 
   /// Half of a step's dims are there, group 0's of V or group 1's and the last; that group is through with them, and the scores with it;

@@ -219,7 +219,7 @@ class MlaSteps {
   }
   /// Its keys [16 i, + 16) as B.
   __device__ __forceinline__ u64 own_values(u32 step, int i) const {
-    return ptx::rows_along_k(own_stacks(step), Shape::kStack) + static_cast<u32>(i * (16 * Shape::kRow >> 4));
+    return ptx::rows_along_k(own_stacks(step), Shape::kStack) + static_cast<u32>(i * (16 * kStackRow >> 4));
   }
 
   __device__ __forceinline__ void issue_scores(u32 step, bool copied, float (&s)[kKeyTiles][4]) const {
@@ -258,12 +258,12 @@ class MlaSteps {
   /// Half of the keys' weights as A of the other group's products: rows of 64 keys.
   __device__ __forceinline__ void pass_weights(u32 step, int half, const u32 (&weights)[kKeyTiles / 2][4]) const {
     u8* s_rows = s_.s_memory + s_.weights_at(step);
-    const int first = mla_offset(first_row() + lane_ / 4, 0) + lane_ % 4 * 4;
+    const int first = stack_offset(first_row() + lane_ / 4, 0) + lane_ % 4 * 4;
 #pragma unroll
     for (int i = half * kHalfSteps; i < (half + 1) * kHalfSteps; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int at = (first ^ (2 * i + j / 2) * 16) + j % 2 * 8 * Shape::kRow;
+        const int at = (first ^ (2 * i + j / 2) * 16) + j % 2 * 8 * kStackRow;
         *reinterpret_cast<u32*>(s_rows + at) = weights[i][j];
       }
     }

@@ -13,10 +13,10 @@ constexpr int kStages = 2;
 constexpr int kComputing = 256;  // threads
 constexpr int kProducers = 128;
 
-/// Keys, the first dims of Q, weights; then of each stage's rows bases and corrections, and of two tiles' ends two sums; flags, barriers, a
-/// word.
-constexpr std::int64_t kSharedBytes = kRows * (kStages * kKeyDims * 2 + kValueDims * 2 + kStages * kRows * 2) + kRows * (kStages * 8 + 16) +
-                                      kStages * 16 + (6 * kStages + 2) * 8 + 16;
+/// Keys, the first dims of Q, weights; then of each stage's rows bases and corrections, of two tiles' ends two sums, and places of a step's
+/// rows; flags, barriers, a word.
+constexpr std::int64_t kSharedBytes = kRows * (kStages * kKeyDims * 2 + kValueDims * 2 + kStages * kRows * 2) +
+                                      kRows * (kStages * 8 + 16 + 8) + kStages * 16 + (6 * kStages + 2) * 8 + 16;
 
 }  // namespace
 

@@ -42,16 +42,20 @@ inline std::vector<AttentionCase> mla_cases() {
   all.back().name = "mla_unmasked";
   all.back().segments[0].masked = false;
   all.back().q_pos = {5, -3, 60, 64};
-  // A list of tokens for each query row, in no order, as sparse attention selects them.
-  add(16, 1, {"", {5, 1, 3}, {}});
-  AttentionCase& sparse = all.back();
-  sparse.name = "mla_sparse";
-  sparse.kv_len = {200, 50, 300};
-  SegmentCase& s = sparse.segments[0];
-  for (std::int64_t row = 0; row <= 9; ++row) s.qo_indptr.push_back(row);
-  for (std::int64_t row = 0; row < 9; ++row) {
-    s.kv_len.push_back(row * 37 % 150);
-    for (std::int64_t j = 0; j < s.kv_len.back(); ++j) s.page_pos.push_back(j * 11 % 173 + row);
+  // A list of tokens for each query row, in no order, as sparse attention selects them; of a table with a fixed number of places a row,
+  // too, whose unused ones hold no slot.
+  for (const bool strided : {false, true}) {
+    add(strided ? 128 : 16, 1, {"", {5, 1, 3}, {}});
+    AttentionCase& sparse = all.back();
+    sparse.name = strided ? "mla_sparse_strided" : "mla_sparse";
+    sparse.kv_len = {200, 50, 300};
+    SegmentCase& s = sparse.segments[0];
+    s.strided_table = strided;
+    for (std::int64_t row = 0; row <= 9; ++row) s.qo_indptr.push_back(row);
+    for (std::int64_t row = 0; row < 9; ++row) {
+      s.kv_len.push_back(row * 37 % 150);
+      for (std::int64_t j = 0; j < s.kv_len.back(); ++j) s.page_pos.push_back(j * 11 % 173 + row);
+    }
   }
   return all;
 }
