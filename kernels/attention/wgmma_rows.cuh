@@ -47,8 +47,9 @@ __device__ __forceinline__ void copy_placed_rows(u8* s_rows, const u8* const* s_
 /// rows of the first stack begins.
 template <int kStacks, int kStackBytes, int kRows = ptx::kWarp>
 __device__ __forceinline__ void copy_own_rows(u8* s_rows, const u8* g_row) {
-  const int row = ptx::lane_idx() / 8;
-  const int chunk = ptx::lane_idx() % 8;
+  const int lane = ptx::opaque(ptx::lane_idx());  // what follows from it is worked out anew each time: registers are dear
+  const int row = lane / 8;
+  const int chunk = lane % 8;
   const ptx::SharedPointer s_chunk = ptx::opaque(ptx::SharedPointer(s_rows + stack_offset(row, chunk)));
   const u8* next = shuffle_pointer(g_row, row);
 #pragma unroll
