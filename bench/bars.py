@@ -183,6 +183,7 @@ GPU_BARS = (
     ("TFLOP/s: MLA decode, 128 heads", ["mla128-b64-kv5120", "mla128-b128-kv4096"], teraflops, ">=", 630, TERAFLOPS),
     ("TB/s: MLA decode, 16 heads", ["mla16-b64-kv5120"], terabytes, ">=", 4.0, "{:.2f} TB/s"),
     ("time of page 1 over page 64: MLA", ["mla128-b64-kv5120-page1"], time_of_row_over("mla128-b64-kv5120"), "<=", 1.05, TIMES),
+    ("TFLOP/s: sparse MLA, 128 heads", ["mla128-sparse2048-b128", "mla128-sparse2048-b128-tokens656-wgmma"], teraflops, ">=", 420, TERAFLOPS),
     ("over fa2: MLA decode, 128 heads", ["mla128-b64-kv5120", "mla128-b64-kv5120-mma"], FA2, ">=", 1.2, TIMES),
     ("over fa3: MLA decode, 16 heads", ["mla16-b64-kv5120", "mla16-b64-kv5120-mma"], speedup_over_peer("fa3"), ">=", 0.9, TIMES),
     ("time per pair over plain: prefill", [f"{PLAIN_PREFILL}-{variant}" for variant in SCORED],

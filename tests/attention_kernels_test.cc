@@ -337,13 +337,50 @@ TEST(AttentionKernels, HopperHasMlaOfItsOwn) {
     other = s;
     other.k_dtype = other.v_dtype = DType::e4m3;
     if (rope == 0) {
-      other.k_scale = other.v_scale = ScaleGranularity::tensor;
-      refused(other, hopper, "K and V must have Q's type");
+      other.k_scale = other.v_scale = ScaleGranularity::token_head;
+      refused(other, hopper, "token_head");
       other = s;
       other.head_dim_qk = 544;
       refused(other, hopper, "MLA must have 576 dims of K");
     }
   }
+}
+
+/// MLA with K of 8 bits has, too, which no GPU has timed.
+TEST(AttentionKernels, HopperWidensKeysOfMlaIfAskedTo) {
+  const Target& hopper = kTargets[5];
+  AttentionSpec all{.num_qo_heads = 128, .num_kv_heads = 1, .head_dim_qk = 576, .head_dim_vo = 512, .v_is_k = true};
+  set_kv(all, DType::e4m3, ScaleGranularity::tensor, DType::e4m3, ScaleGranularity::tensor);
+  AttentionSpec tokens = all;
+  tokens.head_dim_rope = 64;
+  AttentionSpec two = tokens;
+  set_kv(two, DType::i8, ScaleGranularity::head, DType::i8, ScaleGranularity::head);
+  set_kv(tokens, DType::e4m3, ScaleGranularity::token_group, DType::e4m3, ScaleGranularity::token_group);
+  tokens.k_rope_dtype = DType::bf16;
+  for (const AttentionSpec& s : {all, two, tokens}) {
+    const bool in_two = s.k_dtype == DType::i8;
+    for (const attention::CudaKernel& kernel : choose(s, hopper, "").classes) EXPECT_EQ(kernel.family, in_two ? "floor" : "mma");
+    for (const attention::CudaKernel& kernel : choose(s, hopper, "wgmma").classes) {
+      EXPECT_EQ(kernel.family, "wgmma");
+      EXPECT_LE(kernel.shared_bytes, hopper.shared_per_block << 10);
+    }
+  }
+  const auto refused = [&](const AttentionSpec& s, const char* why) {
+    EXPECT_NE(refusal(Code::unsupported, [&] { choose(s, hopper, "wgmma"); }).find(why), std::string::npos) << why;
+  };
+  AttentionSpec s = tokens;
+  s.q_dtype = DType::f16;
+  s.k_rope_dtype = DType::f16;
+  refused(s, "may exceed f16");
+  s = tokens;
+  s.k_rope_dtype = DType::f32;
+  refused(s, "a second tensor of K must have Q's type");
+  s = two;
+  s.k_rope_dtype = DType::bf16;
+  refused(s, "else the first's");
+  s = all;
+  set_kv(s, DType::f16, ScaleGranularity::none, DType::f16, ScaleGranularity::none);
+  refused(s, "K and V must have Q's type, or one of 8 bits");
 }
 
 /// Where no group has more than eight packed rows, decode has a kernel for as many; a group of more query heads never has so few.

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <numeric>
 #include <random>
 
 #include "base/error.h"
@@ -30,6 +31,12 @@ void encode(DType dtype, float value, std::byte* to) {
   }
 }
 
+/// Of a token of codes, their scales and a RoPE part of bf16.
+std::int64_t token_bytes(const AttentionSpec& spec) {
+  const std::int64_t latent = spec.head_dim_qk - spec.head_dim_rope;
+  return latent + latent / kScaleGroup * 4 + spec.head_dim_rope * 2;
+}
+
 }  // namespace
 
 double useful_flops(const cases::ServingCase& c) {
@@ -47,8 +54,10 @@ double useful_bytes(const cases::ServingCase& c) {
     keys += visible_keys(mask, c.qo_lens[r], c.kv_lens[r]) - static_cast<double>(c.shared_prefix);
     rows += static_cast<double>(c.qo_lens[r]);
   }
-  const double key_bytes = static_cast<double>(bytes(c.spec.k_dtype, c.spec.head_dim_qk)) +
-                           (c.spec.v_is_k ? 0.0 : static_cast<double>(bytes(c.spec.v_dtype, c.spec.head_dim_vo)));
+  const double key_bytes =
+      static_cast<double>(c.spec.k_scale == ScaleGranularity::token_group ? token_bytes(c.spec)
+                                                                          : bytes(c.spec.k_dtype, c.spec.head_dim_qk)) +
+      (c.spec.v_is_k ? 0.0 : static_cast<double>(bytes(c.spec.v_dtype, c.spec.head_dim_vo)));
   const double row_bytes = static_cast<double>(bytes(c.spec.q_dtype, c.spec.head_dim_qk) + bytes(c.spec.o_dtype, c.spec.head_dim_vo));
   return keys * c.spec.num_kv_heads * key_bytes + rows * c.spec.num_qo_heads * row_bytes;
 }
@@ -93,9 +102,14 @@ AttentionData::AttentionData(const cases::ServingCase& c) : page_size_(c.page_si
   make_pages(c);
   make_store(spec);
   const std::int64_t tokens = batch_.num_tokens();
-  q_memory_ = random_memory(spec.q_dtype, tokens * spec.num_qo_heads * spec.head_dim_qk, 11);
+  const std::int64_t first_dims = spec.head_dim_qk - spec.head_dim_rope;
+  q_memory_ = random_memory(spec.q_dtype, tokens * spec.num_qo_heads * first_dims, 11);
   o_memory_ = allocate(bytes(spec.o_dtype, tokens * spec.num_qo_heads * spec.head_dim_vo));
-  q_ = TensorView(q_memory_.get(), spec.q_dtype, {tokens, spec.num_qo_heads, spec.head_dim_qk});
+  q_ = TensorView(q_memory_.get(), spec.q_dtype, {tokens, spec.num_qo_heads, first_dims});
+  if (spec.head_dim_rope > 0) {
+    q_rope_memory_ = random_memory(spec.q_dtype, tokens * spec.num_qo_heads * spec.head_dim_rope, 14);
+    q_rope_ = TensorView(q_rope_memory_.get(), spec.q_dtype, {tokens, spec.num_qo_heads, spec.head_dim_rope});
+  }
   o_ = TensorView(o_memory_.get(), spec.o_dtype, {tokens, spec.num_qo_heads, spec.head_dim_vo});
   for (const std::vector<std::int32_t>& pages : pages_) segments_.push_back({.store = store_, .kv_indices = pages, .page_pos = {}});
 }
@@ -104,6 +118,18 @@ void AttentionData::make_pages(const cases::ServingCase& c) {
   if (c.page_size == kEndlessPage) {
     num_pages_ = batch_.segments.front().kv_indptr.back();
     pages_.resize(1);
+    return;
+  }
+  if (c.pool > 0) {
+    std::mt19937_64 random(7);
+    std::vector<std::int32_t> all(static_cast<std::size_t>(c.pool)), lists;
+    for (const std::int64_t count : c.kv_lens) {
+      std::iota(all.begin(), all.end(), static_cast<std::int32_t>(num_pages_));
+      std::shuffle(all.begin(), all.end(), random);
+      lists.insert(lists.end(), all.begin(), all.begin() + count);
+      num_pages_ += c.pool;
+    }
+    pages_ = {std::move(lists)};
     return;
   }
   const std::int64_t prefix_pages = c.shared_prefix / c.page_size;
@@ -134,7 +160,30 @@ void AttentionData::make_pages(const cases::ServingCase& c) {
   batch_.segments[0].qo_indptr = {0, batch_.num_tokens()};
 }
 
+/// Tokens as mla_token_kv_store has them.
+void AttentionData::make_token_store(const AttentionSpec& spec) {
+  constexpr std::int64_t kNormals = 1 << 12;
+  const std::int64_t size = token_bytes(spec), rope_bytes = spec.head_dim_rope * 2;
+  const std::int64_t latent = spec.head_dim_qk - spec.head_dim_rope;
+  std::mt19937_64 random(15);
+  std::normal_distribution<float> normal;
+  std::vector<std::byte> normals(kNormals * 2);
+  for (std::int64_t i = 0; i < kNormals; ++i) encode(DType::bf16, normal(random), normals.data() + 2 * i);
+  k_memory_ = random_memory(spec.k_dtype, num_pages_ * page_size_ * size, 12);
+  for (std::int64_t i = 0; i < num_pages_ * page_size_; ++i) {
+    std::byte* token = k_memory_.get() + i * size;
+    for (std::int64_t group = 0; group < latent / kScaleGroup; ++group) std::memcpy(token + latent + 4 * group, &kQuantStep, 4);
+    const std::int64_t from = static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(kNormals - spec.head_dim_rope));
+    std::memcpy(token + size - rope_bytes, normals.data() + 2 * from, static_cast<std::size_t>(rope_bytes));
+  }
+  store_ = mla_token_kv_store({k_memory_.get(), DType::u8, {num_pages_, page_size_, size}}, static_cast<int>(latent), spec.head_dim_rope);
+}
+
 void AttentionData::make_store(const AttentionSpec& spec) {
+  if (spec.k_scale == ScaleGranularity::token_group) {
+    make_token_store(spec);
+    return;
+  }
   const std::int64_t page_tokens = std::max<std::int64_t>(page_size_, 1);  // ragged: num_pages_ counts tokens
   store_.page_size = page_size_;
   store_.num_pages = num_pages_;
@@ -160,6 +209,7 @@ void AttentionData::make_store(const AttentionSpec& spec) {
 AttentionArgs AttentionData::args() const {
   AttentionArgs args;
   args.q = q_;
+  args.q_rope = q_rope_;
   args.segments = segments_;
   args.params = batch_.variant.run_params;
   args.o = o_;

@@ -42,16 +42,17 @@ class AttentionData {
   Memory random_memory(DType dtype, std::int64_t elements, std::uint64_t seed);
   void make_pages(const cases::ServingCase& c);
   void make_store(const AttentionSpec& spec);
+  void make_token_store(const AttentionSpec& spec);
 
   OwnedBatch batch_;
   std::vector<std::vector<std::int32_t>> pages_;  // per segment
   std::int64_t page_size_ = 0;
   std::int64_t num_pages_ = 0;  // ragged: tokens
   std::vector<std::span<const std::byte>> blocks_;
-  Memory q_memory_, o_memory_, k_memory_, v_memory_;
+  Memory q_memory_, q_rope_memory_, o_memory_, k_memory_, v_memory_;
   float scale_ = 1;  // of every quantised plane
   KvStore store_;
-  TensorView q_, o_;
+  TensorView q_, q_rope_, o_;
   std::vector<SegmentData> segments_;
 };
 

@@ -237,6 +237,7 @@ Json describe_attention_cases(const std::vector<std::string>& names) {
                          {"sinks", c.sinks},
                          {"packed_mask", c.packed_mask},
                          {"shared_prefix", c.shared_prefix},
+                         {"pool", c.pool},
                          {"cascade", c.cascade}});
   }
   return described;

@@ -26,11 +26,13 @@ class DeviceData {
   DeviceData(const Context& context, const AttentionData& data) : context_(context), args_(data.args()) {
     const Device device = context.device();
     for (const std::span<const std::byte> block : data.blocks()) copy(block.data(), std::ssize(block));
-    args_.q.data = at(args_.q.data);
-    args_.o.data = at(args_.o.data);
-    args_.q.device = args_.o.device = device;
+    for (TensorView* tensor : {&args_.q, &args_.q_rope, &args_.o}) {
+      if (tensor->data == nullptr) continue;
+      tensor->data = at(tensor->data);
+      tensor->device = device;
+    }
     for (SegmentData segment : args_.segments) {
-      for (KvPlane* plane : {&segment.store.k, &segment.store.v}) {
+      for (KvPlane* plane : {&segment.store.k, &segment.store.k_rope, &segment.store.v}) {
         if (plane->data == nullptr) continue;
         plane->data = at(plane->data);
         if (plane->scales.data != nullptr) plane->scales.data = at(plane->scales.data);

@@ -15,6 +15,7 @@
 
 #include "attention/wgmma_mla_producer.cuh"
 #include "attention/wgmma_mla_steps.cuh"
+#include "attention/wgmma_mla_widen.cuh"
 
 namespace girih::attention {
 
@@ -37,12 +38,15 @@ __device__ __forceinline__ void run_wgmma_mla(const Args& p) {
   begin_list(p);
   prefetch_plan(p);
   ptx::sync_block();
-  // Registers of a block are 64 Ki, 168 a thread: what bringing warps give up, the others take.
   if (ptx::warp_idx() >= Shape::kWarps) {
-    ptx::lower_registers<40>();
-    MlaProducer<c>(p, s_memory).run(gang_items<c>(p));
+    ptx::lower_registers<Shape::kBringingRegisters>();
+    if constexpr (Shape::kWidens) {
+      MlaWidener<c>(p, s_memory).run(gang_items<c>(p));
+    } else {
+      MlaProducer<c>(p, s_memory).run(gang_items<c>(p));
+    }
   } else {
-    ptx::raise_registers<232>();
+    ptx::raise_registers<Shape::kComputingRegisters>();
     const typename Variant::Params params = Variant::load_params(p);
     MlaSteps<c, Variant>(p, params, s_memory).run(gang_items<c>(p));
     write_empty_rows<c, Variant, typename Shape::Team>(p, params);

@@ -14,33 +14,6 @@
 
 namespace girih::attention {
 
-/// Rows of K or Q by one warp: 32 of them, of which each lane has the place of one (null: zeros), from byte `from` on, into stacks of 64
-/// dims.
-template <int kStacks>
-__device__ __forceinline__ void copy_mla_rows(u8* s_rows, int stack_bytes, const u8* g_row, int from = 0) {
-  const int lane = ptx::lane_idx();
-  const u8* next = shuffle_pointer(g_row, lane / 8);
-#pragma unroll
-  for (int first = 0; first < ptx::kWarp; first += 4) {
-    const int row = first + lane / 8;
-    const u8* source = next;
-    if (first + 4 < ptx::kWarp) next = shuffle_pointer(g_row, row + 4);
-    u8* s_chunk = s_rows + mla_offset(row, lane % 8);
-#pragma unroll
-    for (int i = 0; i < kStacks; ++i) {
-      ptx::cp_async_16(s_chunk + i * stack_bytes, source + from + i * 128 + lane % 8 * 16, source != nullptr);
-    }
-  }
-}
-/// The same element by element, each lane its own row's dims [begin, end).
-__device__ __forceinline__ void gather_mla_row(u8* s_rows, int stack_bytes, const u8* g_row, i64 dim_stride, int begin, int end) {
-#pragma unroll 1
-  for (int dim = begin; dim < end; ++dim) {
-    u8* s_chunk = s_rows + dim / 64 * stack_bytes + mla_offset(ptx::lane_idx(), dim % 64 / 8);
-    reinterpret_cast<u16*>(s_chunk)[dim % 8] = g_row != nullptr ? *reinterpret_cast<const u16*>(g_row + dim * dim_stride) : u16{0};
-  }
-}
-
 template <Config c>
 class MlaProducer {
  public:
@@ -99,13 +72,13 @@ class MlaProducer {
       exists = exists && key < end;
       if (exists) page = page_of(segment, table_begin, key);
       const int boxes = ptx::popcount(ptx::ballot(own)) / Shape::kValueStacks;
-      u8* s_rows = slot() + first * Shape::kRow;
+      u8* s_rows = slot() + first * kStackRow;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         wait_for_slot(half);
         u64* s_full = s_.full(step_, half);
         if (lane_ == 0) {
-          ptx::mbarrier_arrive_expect(s_full, static_cast<u32>(boxes * box * Shape::stacks_of(half) * Shape::kRow));
+          ptx::mbarrier_arrive_expect(s_full, static_cast<u32>(boxes * box * Shape::stacks_of(half) * kStackRow));
           ptx::mbarrier_arrive_many(s_full, ptx::kWarp);
         }
         if (own && stack / Shape::kGroupStacks == half) {
@@ -129,69 +102,72 @@ class MlaProducer {
     }
   }
 
-  /// A lane looks up a key's place, whose page has been asked for before; then eight lanes copy 128 bytes of a row at a time, or each its
-  /// own row by single elements. The copies land while the next step's are issued: who reads them orders them before its products.
+  /// Where the step's keys lie is worked out before the wait, a lane a key, whose page has been asked for a step earlier; then eight lanes
+  /// copy 128 bytes of a row at a time, or each its own row by single elements. The copies land while the next step's are issued: who
+  /// reads them orders them before its products. Past the end the last key is taken.
   __device__ __forceinline__ void bring_rows(const abi::WorkItem& item, const abi::SegmentArg& segment, i64 table_begin) {
     const bool whole = copies_whole_chunks<c.k_type>(segment.k, 2 * c.head_dim_first()) &&
                        (!kTwo || copies_whole_chunks<c.k_type>(segment.k_rope, 2 * c.head_dim_rope));
     const int end = item.kv_end;
+    const u8** s_places = s_.places() + warp_ * ptx::kWarp;
     int key = item.kv_begin + warp_ * ptx::kWarp + lane_;
-    i32 page = key < end ? page_of(segment, table_begin, key) : 0;
+    i32 page = page_of(segment, table_begin, min(key, end - 1));
 #pragma unroll 1
     for (int begin = item.kv_begin; begin < end; begin += Shape::kRows) {
-      const u8* g_row = nullptr;
-      const u8* g_late = nullptr;
-      if (key < end) {
-        const i64 at = slot_of(segment, table_begin, key);
-        g_row = key_address(segment.k, page, at, item.kv_head);
-        g_late = kTwo ? key_address(segment.k_rope, page, at, item.kv_head) : g_row + kFirstBytes;
+      const int rows = min(end - begin - warp_ * ptx::kWarp, ptx::kWarp);  // of this warp's
+      const i64 at = slot_of(segment, table_begin, min(key, end - 1));
+      const u8* g_row = key_address(segment.k, page, at, item.kv_head);
+      const u8* g_late = kTwo ? key_address(segment.k_rope, page, at, item.kv_head) : g_row + kFirstBytes;
+      s_places[lane_] = g_row;
+      if (Shape::kGang > 1 && whole) {
+#pragma unroll
+        for (int i = 0; i < Shape::kValueStacks / Shape::kGang; ++i) ptx::prefetch_l2(g_row + (i * Shape::kGang + gang_member()) * 128);
+        if (gang_member() == 0) ptx::prefetch_l2(g_late);
       }
+      ptx::sync_warp();
       key += Shape::kRows;
-      if (key < end) page = page_of(segment, table_begin, key);
-      u8* s_rows = slot() + warp_ * ptx::kWarp * Shape::kRow;
+      if (begin + Shape::kRows < end) page = page_of(segment, table_begin, min(key, end - 1));
+      u8* s_rows = slot() + warp_ * ptx::kWarp * kStackRow;
       u8* s_late = s_rows + Shape::kValueStacks * Shape::kStack;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         wait_for_slot(half);
         if (whole) {
-          copy_mla_rows<Shape::kGroupStacks>(s_rows + half * Shape::kGroupStacks * Shape::kStack, Shape::kStack, g_row,
-                                             half * 2 * Shape::kGroupDims);
-          if (half == 1) copy_mla_rows<1>(s_late, Shape::kStack, g_late);
+          constexpr int kHalfBytes = 2 * Shape::kGroupDims;
+          if (half == 0) {
+            copy_placed_rows<kHalfBytes, Shape::kGroupStacks, Shape::kStack>(s_rows, s_places, rows);
+          } else {
+            constexpr int kStacks = kTwo ? Shape::kGroupStacks : Shape::stacks_of(1);  // the last one, too, if it is in the same rows
+            copy_placed_rows<kStacks * kStackRow, kStacks, Shape::kStack>(s_rows + Shape::kGroupStacks * Shape::kStack, s_places, rows,
+                                                                          kHalfBytes);
+            if (kTwo && rows > 0) copy_own_rows<1, Shape::kStack>(s_late, g_late);
+          }
         } else {
-          gather_mla_row(s_rows, Shape::kStack, g_row, segment.k.dim_stride, half * Shape::kGroupDims,
-                         half == 0 ? Shape::kGroupDims : c.head_dim_first());
-          if (kTwo && half == 1) gather_mla_row(s_late, Shape::kStack, g_late, segment.k_rope.dim_stride, 0, c.head_dim_rope);
+          gather_own_row<Shape::kStack>(s_rows, g_row, segment.k.dim_stride, half * Shape::kGroupDims,
+                                        half == 0 ? Shape::kGroupDims : c.head_dim_first());
+          if (kTwo && half == 1) gather_own_row<Shape::kStack>(s_late, g_late, segment.k_rope.dim_stride, 0, c.head_dim_rope);
         }
         ptx::mbarrier_arrive_after_copies(s_.full(step_, half));
         ptx::sync_warp();
         if (lane_ == 0) ptx::mbarrier_arrive(s_.full(step_, half));
       }
-      if (Shape::kGang > 1 && whole && key < end) {
-        const i64 next_at = slot_of(segment, table_begin, key);
-        const u8* g_next = key_address(segment.k, page, next_at, item.kv_head);
-#pragma unroll
-        for (int i = 0; i < Shape::kValueStacks / Shape::kGang; ++i) ptx::prefetch_l2(g_next + (i * Shape::kGang + gang_member()) * 128);
-        const u8* g_next_late = kTwo ? key_address(segment.k_rope, page, next_at, item.kv_head) : g_next + kFirstBytes;
-        if (gang_member() == 0) ptx::prefetch_l2(g_next_late);
-      }
       ++step_;
     }
   }
 
-  /// This warp's rows of a tile's Q, of which those past the tile's last one are zeros.
+  /// This warp's rows of a tile's Q, of which those past the tile's last one are that one.
   __device__ __forceinline__ void bring_query(const abi::WorkItem& item) {
     static_assert(Shape::kRows == Shape::kQueryWarps * ptx::kWarp);
     const int first = (warp_ - Shape::kKeyWarps) * ptx::kWarp;
-    const int row = first + lane_;
-    const RowPlace place = place_row<c>(item.row_begin + min(row, item.row_count - 1), item.kv_head);
-    const u8* g_row = row < item.row_count ? row_address(p_.q, place.token, place.q_head) : nullptr;
-    u8* s_rows = s_.s_memory + Shape::kQueryAt + first * Shape::kRow;
+    const RowPlace place = place_row<c>(item.row_begin + min(first + lane_, item.row_count - 1), item.kv_head);
+    const u8* g_row = row_address(p_.q, place.token, place.q_head);
+    u8* s_rows = s_.s_memory + Shape::kQueryAt + first * kStackRow;
     ptx::mbarrier_wait(s_.query_empty(), (step_ & 1U) ^ 1U);
     ++step_;
     if (rows_aligned(p_.q, 16)) {
-      copy_mla_rows<Shape::kValueStacks>(s_rows, Shape::kStack, g_row);
+      copy_own_rows<Shape::kValueStacks, Shape::kStack>(s_rows, g_row);
     } else {
-      gather_mla_row(s_rows, Shape::kStack, g_row, 2, 0, Shape::kFirstDims);
+      gather_own_row<Shape::kStack>(s_rows, g_row, 2, 0, Shape::kFirstDims);
     }
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();

@@ -7,6 +7,7 @@
 #include "attention/config.cuh"
 #include "attention/merge.cuh"
 #include "attention/problem.cuh"
+#include "attention/wgmma_rows.cuh"
 #include "core/types.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/thread.cuh"
@@ -16,20 +17,23 @@ namespace girih::attention {
 template <Config c>
 struct MlaShape {
   static constexpr int kRows = 64;  // of a tile, and keys of a step: both are rows of a stack
-  static constexpr int kRow = 128;  // bytes
   static constexpr int kStackDims = 64;
-  static constexpr int kStack = kRows * kRow;
+  static constexpr int kStack = kRows * kStackRow;
   static constexpr int kValueStacks = c.head_dim_vo / kStackDims;
   static constexpr int kKeyStacks = c.head_dim_qk / kStackDims;
   static constexpr int kFirstDims = kValueStacks * kStackDims;  // of Q in shared memory, and in rows of two tensors those of the first
   static constexpr u32 kSlots = c.stages;
   static constexpr int kSlot = kKeyStacks * kStack;
 
-  // Warps 0..7 are two warpgroups that compute; 8 and 9 bring keys, 10 and 11 Q.
+  // Warps 0..7 are two warpgroups that compute; 8 and 9 bring keys, 10 and 11 Q. Keys of 8 bits all four bring, and Q.
+  static constexpr bool kWidens = bits(c.k_type) < bits(c.q_type);
   static constexpr int kGroupWarps = 4;
   static constexpr int kWarps = 2 * kGroupWarps;
-  static constexpr int kKeyWarps = 2;
-  static constexpr int kQueryWarps = 2;
+  static constexpr int kKeyWarps = kWidens ? 4 : 2;
+  static constexpr int kQueryWarps = kWidens ? 4 : 2;
+  // Of 64 Ki a block, 168 a thread: what bringing warps give up, the others take.
+  static constexpr int kBringingRegisters = kWidens ? 56 : 40;
+  static constexpr int kComputingRegisters = kWidens ? 224 : 232;
   static constexpr int kGroupDims = c.head_dim_vo / 2;  // of V, whose sums a group has
   static constexpr int kGroupStacks = kValueStacks / 2;
   /// Of a half of a step's dims.
@@ -43,7 +47,8 @@ struct MlaShape {
   static constexpr int kBasesAt = kWeightsAt + kSlots * kStack;
   static constexpr int kCorrectionsAt = kBasesAt + kSlots * kRows * 4;
   static constexpr int kSumsAt = kCorrectionsAt + kSlots * kRows * 4;
-  static constexpr int kRaisedAt = kSumsAt + 2 * 2 * kRows * 4;
+  static constexpr int kPlacesAt = kSumsAt + 2 * 2 * kRows * 4;  // of a step's rows, where they are copied
+  static constexpr int kRaisedAt = kPlacesAt + kRows * static_cast<int>(sizeof(u8*));
   static constexpr int kBarriersAt = kRaisedAt + kSlots * kGroupWarps * 4;
   static constexpr int kLastAt = kBarriersAt + (6 * kSlots + 2) * 8;
   static constexpr int kSharedBytes = kLastAt + 16;
@@ -51,12 +56,10 @@ struct MlaShape {
   static_assert(kSlots == 2);  // a slot for each group's scores
   static_assert(c.tile_rows == kRows && c.kv_block == kRows && c.head_dim_vo == 512 && c.head_dim_qk == 576);
   static_assert(c.head_dim_rope == 0 || c.head_dim_rope == kStackDims);
-  static_assert(c.workers() == kWarps * ptx::kWarp && c.producers == (kKeyWarps + kQueryWarps) * ptx::kWarp);
-  static_assert(bits(c.q_type) == 16 && c.k_type == c.q_type && c.v_is_k);
+  static_assert(c.workers() == kWarps * ptx::kWarp && c.producers == 4 * ptx::kWarp);
+  static_assert(bits(c.q_type) == 16 && c.v_is_k && (c.k_type == c.q_type || bits(c.k_type) == 8));
+  static_assert(c.k_rope_type() == (c.k_scale == Scale::token_group ? c.q_type : c.k_type));
 };
-
-/// Bytes from a stack's beginning to 16-byte chunk `chunk` of row `row`.
-__device__ __forceinline__ int mla_offset(int row, int chunk) { return row * 128 + ((chunk ^ row) & 7) * 16; }
 
 /// What the block's warps share. Steps are counted over all of the block's tiles; step s has slot s % 2, and is group s % 2's to score.
 template <Config c>
@@ -77,6 +80,7 @@ struct MlaMemory {
   __device__ __forceinline__ float* sums(u32 tile, int group) const {
     return floats(Shape::kSumsAt) + (tile % 2 * 2 + static_cast<u32>(group)) * Shape::kRows;
   }
+  __device__ __forceinline__ const u8** places() const { return reinterpret_cast<const u8**>(s_memory + Shape::kPlacesAt); }
   __device__ __forceinline__ u32* last() const { return reinterpret_cast<u32*>(s_memory + Shape::kLastAt); }
 
   /// Half of a step's dims are there, group 0's of V or group 1's and the last; that group is through with them, and the scores with it;
@@ -100,16 +104,18 @@ struct MlaMemory {
   }
 
   /// By one thread. At a step that fills: of each warp, one arrival when all has been asked for, and one a lane when its own copies have
-  /// landed (boxes count by their bytes).
+  /// landed (boxes count by their bytes); of those who widen, one. These arrive at Q as its copies land, a lane each.
   __device__ __forceinline__ void init() const {
+    constexpr int kOfKeys = Shape::kWidens ? 1 : 1 + ptx::kWarp;
+    constexpr int kOfQuery = Shape::kWidens ? ptx::kWarp : 1;
 #pragma unroll 1
     for (u32 i = 0; i < 2 * Shape::kSlots; ++i) {
       const int half = static_cast<int>(i % 2);
-      ptx::mbarrier_init(full(i / 2, half), Shape::kKeyWarps * (1 + ptx::kWarp));
+      ptx::mbarrier_init(full(i / 2, half), Shape::kKeyWarps * kOfKeys);
       ptx::mbarrier_init(empty(i / 2, half), Shape::kGroupWarps);
       ptx::mbarrier_init(passed(i / 2, half), Shape::kGroupWarps);
     }
-    ptx::mbarrier_init(query_full(), Shape::kQueryWarps);
+    ptx::mbarrier_init(query_full(), Shape::kQueryWarps * kOfQuery);
     ptx::mbarrier_init(query_empty(), Shape::kWarps);
     ptx::mbarrier_fence_init();
   }

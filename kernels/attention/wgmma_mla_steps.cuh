@@ -38,7 +38,7 @@ class MlaSteps {
       }
       if (is_first(*item) || is_chunk(*item)) clear_sums(state_, o_);
       const StepRange range = step_range<Variant>(p_, *item);
-      const bool copied = p_.segments[item->segment].box_tokens == 0;
+      const bool copied = !Shape::kWidens && p_.segments[item->segment].box_tokens == 0;
       // Rows that warps copy come too late for scores to be asked for ahead of the other group's step: such steps are taken one by one.
       bool leads = false;  // a pair, whose second step is to follow
 #pragma unroll 1
@@ -91,6 +91,7 @@ class MlaSteps {
     }
     request_ = -1;
     ptx::mbarrier_wait(s_.query_full(), tile_ & 1U);
+    if (Shape::kWidens) ptx::fence_async_proxy();
     ++tile_;
   }
 
@@ -104,7 +105,7 @@ class MlaSteps {
     issue_scores(step_, copied, s);
     ptx::wgmma_wait<0>();
 
-    const ScoreFactor<c, Variant> factor = ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);  // there are no scales
+    const ScoreFactor<c, Variant> factor = factor_of(item);
     float corrections[2] = {1.0F, 1.0F};
     const bool raised = find_bases(item, range, begin, factor, s, corrections);
     u32 weights[kKeyTiles / 2][4];
@@ -146,7 +147,7 @@ class MlaSteps {
     issue_followed();
     ptx::wgmma_wait<1>();
 
-    const ScoreFactor<c, Variant> factor = ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);
+    const ScoreFactor<c, Variant> factor = factor_of(item);
     float corrections[2] = {1.0F, 1.0F};
     const bool raised = find_bases(item, range, begin, factor, s, corrections);
     pass_bases(own, raised, corrections);
@@ -165,6 +166,12 @@ class MlaSteps {
     for (int i = 0; i < kKeyTiles / 2; ++i) ptx::wgmma_registers<T>(o_, weights[i], own_values(own, i), true);
     ptx::wgmma_commit();
     ptx::wgmma_wait<0>();
+  }
+
+  /// Keys of Q's type have no scales.
+  __device__ __forceinline__ ScoreFactor<c, Variant> factor_of(const abi::WorkItem& item) const {
+    if constexpr (!Shape::kWidens) return ScoreFactor<c, Variant>::make(p_, p_.segments[0], 0);
+    return ScoreFactor<c, Variant>::make(p_, p_.segments[item.segment], item.kv_head);
   }
 
   /// Masks a step's scores, and raises bases where one is too far above; whether one was, and what it makes of the sums so far.
@@ -219,7 +226,7 @@ class MlaSteps {
   }
   /// Its keys [16 i, + 16) as B.
   __device__ __forceinline__ u64 own_values(u32 step, int i) const {
-    return ptx::rows_along_k(own_stacks(step), Shape::kStack) + static_cast<u32>(i * (16 * Shape::kRow >> 4));
+    return ptx::rows_along_k(own_stacks(step), Shape::kStack) + static_cast<u32>(i * (16 * kStackRow >> 4));
   }
 
   __device__ __forceinline__ void issue_scores(u32 step, bool copied, float (&s)[kKeyTiles][4]) const {
@@ -258,12 +265,12 @@ class MlaSteps {
   /// Half of the keys' weights as A of the other group's products: rows of 64 keys.
   __device__ __forceinline__ void pass_weights(u32 step, int half, const u32 (&weights)[kKeyTiles / 2][4]) const {
     u8* s_rows = s_.s_memory + s_.weights_at(step);
-    const int first = mla_offset(first_row() + lane_ / 4, 0) + lane_ % 4 * 4;
+    const int first = stack_offset(first_row() + lane_ / 4, 0) + lane_ % 4 * 4;
 #pragma unroll
     for (int i = half * kHalfSteps; i < (half + 1) * kHalfSteps; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const int at = (first ^ (2 * i + j / 2) * 16) + j % 2 * 8 * Shape::kRow;
+        const int at = (first ^ (2 * i + j / 2) * 16) + j % 2 * 8 * kStackRow;
         *reinterpret_cast<u32*>(s_rows + at) = weights[i][j];
       }
     }
@@ -274,6 +281,7 @@ class MlaSteps {
   /// Rows of V past the step's keys become zeros: their weights are, but 0 times NaN is not. Each group its own dims, since it waits for
   /// its own writes only.
   __device__ __forceinline__ void clear_values(u32 step, int num_keys) const {
+    if constexpr (Shape::kWidens) return;  // they are
     constexpr int kThreads = Shape::kGroupWarps * ptx::kWarp;
     u8* s_values = own_stacks(step);
 #pragma unroll 1
@@ -365,6 +373,8 @@ class MlaSteps {
       if (holds_) stage(half);
       ptx::sync_warp();
       const int row = first_row() + 8 * half + lane / 4;
+      float value_factor = 1.0F;  // looked up each time: registers are dear
+      if (Shape::kWidens) value_factor = common_scale<c.v_scale>(p_.segments[ptx::opaque(item.segment)].k, item.kv_head);
       const RowState state = {half == 0 ? state_.m[0] : state_.m[1], half == 0 ? l[0] : l[1]};
       const auto load = [&](int dim, float(&x)[4]) {
         x[0] = x[1] = x[2] = x[3] = 0.0F;
@@ -374,9 +384,9 @@ class MlaSteps {
         LaneDims dims = {.first = first_dim + 4 * (lane % 4), .step = 16, .leads = group() == 0 && lane % 4 == 0};
         dims.end = first_dim + Shape::kGroupDims;
         dims.exists = row < item.row_count;
-        end_tile_row<c, Variant, Team>(p_, params_, item, min(row, item.row_count - 1), state, 1.0F, dims, load);
+        end_tile_row<c, Variant, Team>(p_, params_, item, min(row, item.row_count - 1), state, value_factor, dims, load);
       } else if (row < item.row_count) {
-        const auto writer = RowWriter<c, Variant>::make(p_, params_, item, row, state, 1.0F);
+        const auto writer = RowWriter<c, Variant>::make(p_, params_, item, row, state, value_factor);
 #pragma unroll 1
         for (int dim = first_dim + 8 * (lane % 4); dim < first_dim + Shape::kGroupDims; dim += 32) {
           float low[4], high[4];
@@ -397,10 +407,11 @@ class MlaSteps {
   }
   __device__ __forceinline__ void stage(int half) const {
     static_assert(8 * Shape::kGroupDims * 4 == Shape::kStack);
+    const int lane = Shape::kWidens ? ptx::opaque(lane_) : lane_;  // there are no registers there for both halves' places
 #pragma unroll
     for (int n = 0; n < kSumTiles; ++n) {
       const float x[2] = {half == 0 ? o_[n][0] : o_[n][2], half == 0 ? o_[n][1] : o_[n][3]};
-      store_floats(staged(lane_ / 4, 8 * n + 2 * (lane_ % 4)), x);
+      store_floats(staged(lane / 4, 8 * n + 2 * (lane % 4)), x);
     }
   }
 

@@ -11,6 +11,7 @@
 #include "attention/config.cuh"
 #include "attention/key_stream.cuh"
 #include "attention/problem.cuh"
+#include "attention/wgmma_rows.cuh"
 #include "attention/wgmma_shape.cuh"
 #include "attention/wgmma_transpose.cuh"
 #include "attention/wgmma_widen.cuh"
@@ -33,7 +34,6 @@ struct ElementBits<1> {
 };
 
 inline constexpr int kBoxWidth = kStackRow / 2;  // maps have elements of two bytes
-inline constexpr int kCopiedRows = 16;           // at a time, by a warp
 
 /// `rows` rows of kRow bytes by one warp, of which every lane has the place of one (null: zeros), into kStacks stacks: a multiple of
 /// 4 kTurns rows. Several turns at once wait for each other less, and hold more addresses.
@@ -56,34 +56,6 @@ __device__ __forceinline__ void copy_rows(u8* s_rows, const u8* g_row, int rows)
         if (at < kRow) ptx::cp_async_16(s_chunk + i * kStackBytes, sources[turn] + at, sources[turn] != nullptr);
       }
     }
-  }
-}
-
-/// Rows of kRow bytes, of places that lie in shared memory, into kStacks stacks, by one warp: kCopiedRows at a time, that many rounded up.
-/// s_rows: where a multiple of 8 rows of the first stack begins.
-template <int kRow, int kStacks, int kStackBytes>
-__device__ __forceinline__ void copy_placed_rows(u8* s_rows, const u8* const* s_places, int rows) {
-  const int row = ptx::lane_idx() / 8;
-  const int chunk = ptx::lane_idx() % 8;
-  ptx::SharedPointer s_chunk = ptx::opaque(ptx::SharedPointer(s_rows + stack_offset(row, chunk)));
-  s_places += row;
-#pragma unroll 1
-  for (int first = 0; first < rows; first += kCopiedRows) {
-    const u8* g_rows[kCopiedRows / 4];
-#pragma unroll
-    for (int turn = 0; turn < kCopiedRows / 4; ++turn) g_rows[turn] = s_places[4 * turn];
-#pragma unroll
-    for (int turn = 0; turn < kCopiedRows / 4; ++turn) {
-      // Four rows further a chunk's number differs in its third bit.
-      const ptx::SharedPointer s_turn = (turn % 2 == 0 ? s_chunk : s_chunk ^ 64) + 4 * turn * kStackRow;
-#pragma unroll
-      for (int i = 0; i < kStacks; ++i) {
-        const int at = i * kStackRow + 16 * chunk;
-        if (at < kRow) ptx::cp_async_16(s_turn + i * kStackBytes, g_rows[turn] + at);
-      }
-    }
-    s_chunk = s_chunk + kCopiedRows * kStackRow;
-    s_places += kCopiedRows;
   }
 }
 

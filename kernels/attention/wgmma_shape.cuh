@@ -10,6 +10,7 @@
 #include "attention/key_stream.cuh"
 #include "attention/problem.cuh"
 #include "attention/query_fragments.cuh"
+#include "attention/wgmma_rows.cuh"
 #include "core/types.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/memory.cuh"
@@ -17,7 +18,6 @@
 
 namespace girih::attention {
 
-inline constexpr int kStackRow = 128;   // bytes
 inline constexpr int kProductRow = 32;  // bytes of K that a product takes of each row
 inline constexpr int kGroupWarps = 4;   // of a warpgroup
 inline constexpr int kGroupRows = 64;   // of Q, to a warpgroup
@@ -28,9 +28,6 @@ inline constexpr int kFullArrivals = 1 + ptx::kWarp;
 /// The kernel keeps what hooks ask of query rows.
 template <class Variant>
 constexpr bool kKeepsHookRows = Variant::kHasMask || kLogitsRead<Variant>;
-
-/// Bytes from a stack's beginning to 16-byte chunk `chunk` of row `row`.
-__device__ __forceinline__ int stack_offset(int row, int chunk) { return row * kStackRow + ((chunk ^ row) & 7) * 16; }
 
 template <Config c, class Variant>
 struct WgmmaShape {

@@ -131,9 +131,9 @@ std::string wgmma_refusal(const CudaRequest& request, int tile_class) {
   const AttentionSpec& s = request.spec;
   const variant::Program& v = request.program;
   if (request.device.arch != 90) return "needs sm_90";
+  if (is_mla(s)) return wgmma_mla_refusal(request);
   if (s.k_scale == ScaleGranularity::token_group || s.v_scale == ScaleGranularity::token_group)
     return "scales of parts of a row (token_group)";
-  if (is_mla(s)) return wgmma_mla_refusal(request);
   if (tile_class == kSmall) return "takes large tiles only";
   if (s.v_is_k || s.head_dim_rope > 0) return "K in two tensors, and V in K's";
   if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";

@@ -13,10 +13,24 @@ constexpr int kStages = 2;
 constexpr int kComputing = 256;  // threads
 constexpr int kProducers = 128;
 
-/// Keys, the first dims of Q, weights; then of each stage's rows bases and corrections, and of two tiles' ends two sums; flags, barriers, a
-/// word.
-constexpr std::int64_t kSharedBytes = kRows * (kStages * kKeyDims * 2 + kValueDims * 2 + kStages * kRows * 2) + kRows * (kStages * 8 + 16) +
-                                      kStages * 16 + (6 * kStages + 2) * 8 + 16;
+/// Keys, the first dims of Q, weights; then of each stage's rows bases and corrections, of two tiles' ends two sums, and places of a step's
+/// rows; flags, barriers, a word.
+constexpr std::int64_t kSharedBytes = kRows * (kStages * kKeyDims * 2 + kValueDims * 2 + kStages * kRows * 2) +
+                                      kRows * (kStages * 8 + 16 + 8) + kStages * 16 + (6 * kStages + 2) * 8 + 16;
+
+/// Of K's type and scales; empty where they are served.
+std::string keys_refusal(const CudaRequest& request) {
+  const AttentionSpec& s = request.spec;
+  const bool groups = s.k_scale == ScaleGranularity::token_group;
+  if (s.k_dtype != s.q_dtype && bits(s.k_dtype) != 8) return "K and V must have Q's type, or one of 8 bits";
+  if (s.k_scale == ScaleGranularity::token_head) return "scales of single keys (token_head)";
+  if (groups && s.q_dtype != DType::bf16) return "codes times scales of groups may exceed f16";
+  if (s.head_dim_rope != 0 && rope_dtype(s) != (groups ? s.q_dtype : s.k_dtype))
+    return "a second tensor of K must have Q's type beside scales of groups, else the first's";
+  if (bits(s.k_dtype) == 8 && request.wanted != "wgmma")
+    return "MLA with K of 8 bits, which has not been timed, only if asked for: family=wgmma";
+  return {};
+}
 
 }  // namespace
 
@@ -24,10 +38,9 @@ std::string wgmma_mla_refusal(const CudaRequest& request) {
   const AttentionSpec& s = request.spec;
   const variant::Program& v = request.program;
   if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return "q_dtype must be f16 or bf16";
-  if (s.k_dtype != s.q_dtype) return "K and V must have Q's type";
   if (s.head_dim_qk != kKeyDims || s.head_dim_vo != kValueDims) return "MLA must have 576 dims of K, the first 512 of them V";
   if (s.head_dim_rope != 0 && s.head_dim_rope != kRopeDims) return "a second tensor of K must have its last 64 dims";
-  if (s.head_dim_rope != 0 && rope_dtype(s) != s.k_dtype) return "K in two tensors of different types";
+  if (std::string refusal = keys_refusal(request); !refusal.empty()) return refusal;
   if (!v.query.empty() || !v.key.empty() || !v.value.empty() || v.rope) return "transforms and RoPE on Q, K and V";
   if (!v.logits.empty() || !v.softmax) return "MLA with a logits hook or without softmax";
   if (kSharedBytes > request.device.shared_per_block) return "no tile fits the device's shared memory";

@@ -39,7 +39,7 @@ std::vector<AttentionCapability> attention_capabilities() {
   std::erase(mma.features, "k_rope_dtype");
   AttentionCapability wgmma = mma;
   wgmma.family = "wgmma";
-  wgmma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8};  // 8 bits beside Q of 16: if asked for
+  wgmma.kv_dtypes = {DType::f16, DType::bf16, DType::e4m3, DType::e5m2, DType::i8};  // 8 bits beside Q of 16, MLA's too: if asked for
   std::erase(wgmma.features, "two_part_qk");                                         // but for MLA's
   return {row(DeviceKind::cpu, "cpu"), std::move(floor), std::move(mma), std::move(wgmma)};
 }

@@ -160,6 +160,8 @@ class Problem {
   }
   /// The value that the store or the query holds at a site, scales included.
   double value(const Site& site) const;
+  /// What it rounds to in bf16, as kernels do that widen codes (rounds_keys).
+  double rounded_value(const Site& site) const;
 
  private:
   struct PlaneShape {
@@ -247,6 +249,10 @@ inline std::uint32_t Problem::code(const Site& site) const {
 }
 
 inline double Problem::value(const Site& site) const { return ref::decode(dtype_of(site), code(site)) * scale(site); }
+inline double Problem::rounded_value(const Site& site) const {
+  const float product = static_cast<float>(ref::decode(dtype_of(site), code(site))) * static_cast<float>(scale(site));
+  return static_cast<double>(decode_bf16(encode_bf16(product)));
+}
 
 // ------------------------------------------------------------------------------------------------ building
 
@@ -542,7 +548,13 @@ inline void Problem::fill_plane(std::size_t s, const PlaneShape& p) {
 // ------------------------------------------------------------------------------------------------ reference and run
 
 /// The reference's rows, [token, query head].
-inline std::vector<ref::RowResult> reference(const Problem& p) {
+/// Whether a family's kernels have K and V as what code times scale, a product in f32, rounds to in bf16.
+inline bool rounds_keys(std::string_view family, const AttentionSpec& spec) {
+  return family == "wgmma" && spec.k_scale == ScaleGranularity::token_group;
+}
+
+/// rounded: of such kernels.
+inline std::vector<ref::RowResult> reference(const Problem& p, bool rounded = false) {
   const AttentionSpec& spec = p.spec;
   ref::Rules rules{.variant = &spec.variant,
                    .params = p.c.params,
@@ -587,7 +599,7 @@ inline std::vector<ref::RowResult> reference(const Problem& p) {
           double* k = group.k.data() + j * spec.head_dim_qk;
           double* v = group.v.data() + j * spec.head_dim_vo;
           Site site{.plane = Plane::k, .segment = static_cast<int>(s), .group = p.group_id(s, g), .head = h, .index = j};
-          for (site.dim = 0; site.dim < spec.head_dim_qk; ++site.dim) k[site.dim] = p.value(site);
+          for (site.dim = 0; site.dim < spec.head_dim_qk; ++site.dim) k[site.dim] = rounded ? p.rounded_value(site) : p.value(site);
           if (!spec.v_is_k) site.plane = Plane::v;
           for (site.dim = 0; site.dim < spec.head_dim_vo; ++site.dim) v[site.dim] = spec.v_is_k ? k[site.dim] : p.value(site);
           ref::prepare_key(rules, h, pos, rope_pos, k, v);

@@ -29,6 +29,7 @@ struct ServingCase {
   bool sinks = false;                              ///< a learned logit per query head
   bool packed_mask = false;                        ///< the mask as packed bits of run time
   std::int64_t shared_prefix = 0;                  ///< the first keys of every request lie in the same pages (a multiple of the page size)
+  std::int64_t pool = 0;                           ///< > 0: a request's keys are tokens drawn out of so many (page_size 1)
   bool cascade = false;                            ///< the shared prefix is a segment of its own, one group over all requests
   std::vector<std::string> twins{};                ///< cases to be timed in turns with this one: a ratio to them is of interest
   bool scaling = false;                            ///< to be timed with one worker, too

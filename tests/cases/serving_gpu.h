@@ -61,6 +61,19 @@ class GpuServingTable {
     return add(std::move(name), spec, std::move(ones), std::move(kv_lens), page_size);
   }
 
+  void add_lists(std::string name, const AttentionSpec& spec, Lens counts, std::int64_t pool) {
+    ServingCase& c = add_decode(std::move(name), spec, std::move(counts), 1);
+    c.pool = pool;
+    c.mask = "full";
+  }
+  /// A case from above by a family that the table does not choose.
+  void add_again(std::string_view name, std::string family) {
+    ServingCase c = *std::find_if(cases_.begin(), cases_.end(), [&](const ServingCase& other) { return other.name == name; });
+    c.name += "-" + family;
+    c.family = std::move(family);
+    cases_.push_back(std::move(c));
+  }
+
   void add_decode() {
     const AttentionSpec gqa = spec_of(32, 8, 128);
     add_decode("decode-b64-kv8192", gqa, Lens(64, 8192));
@@ -133,6 +146,21 @@ class GpuServingTable {
       add_decode(fmt::format("mla{}-b64-kv5120", heads), mla, Lens(64, 5120), 64);
       if (heads == 128) add_decode("mla128-b128-kv4096", mla, Lens(128, 4096), 64);
       if (heads == 128) add_decode("mla128-b64-kv5120-page1", mla, Lens(64, 5120), 1);
+      // Every query token has a list of 2,048 tokens of its own, as an indexer selects them out of a longer context.
+      if (heads == 128) add_lists("mla128-sparse2048-b128", mla, Lens(128, 2048), 8192);
+      AttentionSpec tokens = mla;
+      tokens.k_dtype = tokens.v_dtype = DType::e4m3;
+      tokens.k_scale = tokens.v_scale = ScaleGranularity::tensor;
+      add_decode(fmt::format("mla{}-b64-kv5120-e4m3", heads), tokens, Lens(64, 5120), 64);
+      tokens.k_scale = tokens.v_scale = ScaleGranularity::token_group;
+      tokens.head_dim_rope = 64;
+      tokens.k_rope_dtype = DType::bf16;
+      add_decode(fmt::format("mla{}-b64-kv5120-tokens656", heads), tokens, Lens(64, 5120), 64);
+      if (heads == 128) add_lists("mla128-sparse2048-b128-tokens656", tokens, Lens(128, 2048), 8192);
+    }
+    for (const std::string_view name : {"mla128-b64-kv5120-e4m3", "mla16-b64-kv5120-e4m3", "mla128-b64-kv5120-tokens656",
+                                        "mla16-b64-kv5120-tokens656", "mla128-sparse2048-b128-tokens656"}) {
+      add_again(name, "wgmma");
     }
   }
 
@@ -173,12 +201,7 @@ class GpuServingTable {
                                            "prefill-window1024-b4-8192",   "prefill-causal-8192-softcap", "prefill-causal-8192-alibi",
                                            "prefill-causal-8192-document", "prefill-full-b8-1024",        "prefill-packed-causal-8192",
                                            "prefill-causal-8192-sink",     "mla128-b64-kv5120",           "mla16-b64-kv5120"};
-    for (const std::string_view name : kNames) {
-      ServingCase c = *std::find_if(cases_.begin(), cases_.end(), [&](const ServingCase& other) { return other.name == name; });
-      c.name += "-mma";
-      c.family = "mma";
-      cases_.push_back(std::move(c));
-    }
+    for (const std::string_view name : kNames) add_again(name, "mma");
   }
 
   std::vector<ServingCase> cases_;

@@ -54,6 +54,16 @@ inline cases::AttentionCase invariant_mla_case(std::string name, const std::vect
   return c;
 }
 
+/// Of tokens of 656 bytes; the spec is mla8_tokens_invariant's.
+inline cases::AttentionCase invariant_tokens_case(std::string name, const std::vector<std::int64_t>& ids) {
+  cases::AttentionCase c = invariant_mla_case(std::move(name), ids);
+  cases::set_kv(c.spec, DType::e4m3, ScaleGranularity::token_group, DType::e4m3, ScaleGranularity::token_group);
+  c.spec.head_dim_rope = 64;
+  c.spec.k_rope_dtype = DType::bf16;
+  c.segments[0].layout = cases::Layout::tokens;
+  return c;
+}
+
 /// Batch-invariant: all four requests together and by pairs; a plain sum, whose chunks are added; MLA.
 inline std::vector<cases::AttentionCase> invariant_cases() {
   std::vector<cases::AttentionCase> all = {invariant_case("invariant_0123", {0, 1, 2, 3}), invariant_case("invariant_20", {2, 0}),
@@ -197,7 +207,7 @@ inline std::vector<std::string_view> families_of(const AttentionSpec& spec, cons
   std::vector<std::string_view> all{""};
   const std::string chosen = attention::choose_cuda_kernels(spec, program, emulated_device(arch)).classes[attention::kLarge].family;
   for (const std::string_view family : {"wgmma", "mma"}) {
-    if (chosen != family && chosen != "floor" && takes(family)) all.push_back(family);
+    if (chosen != family && takes(family)) all.push_back(family);
   }
   if (bits(spec.q_dtype) == 8 && arch == 90 && takes(kMmaOfSm89)) all.push_back(kMmaOfSm89);
   all.emplace_back("floor");
@@ -288,6 +298,10 @@ inline constexpr EmulatedSpec kEmulatedSpecs[] = {
     {"mla_tokens_lists", true},
     {"mla_tokens_many_heads"},
     {"mla_tokens_small"},
+    {"mla8_page1"},
+    {"mla8_two_f16_i8"},
+    {"mla8_tokens_invariant"},
+    {"mla8_heads128_lists"},
     {"k_i8_v_nvfp4_nhd", true},
     {"k_bf16_v_e4m3_nhd"},
     {"k_mxfp4_v_i8_nhd"},
