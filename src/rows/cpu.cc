@@ -162,7 +162,7 @@ class RowWorker {
       const float factor = 1.0F / std::sqrt(squares / static_cast<float>(n) + a_.eps);
       if (r + 1 == end) {
         if (!c_.residual) k_.load(c_.x, at(a_.x, r, 0), n, row);
-        return k_.scale_store(c_.out, row, n, factor, weight, nullptr, 1.0F, at(a_.out, r, 0), job_.stream, nullptr);
+        return k_.scale_store(c_.out, row, n, factor, weight, nullptr, at(a_.out, r, 0), job_.stream, nullptr);
       }
       const bool sum = a_.residual_out.data != nullptr;
       squares = k_.norm_step(c_.x,
@@ -271,8 +271,8 @@ class RowWorker {
       const std::size_t first = static_cast<std::size_t>(job_.weight_heads > 1 ? head * n : 0);
       const float* weight = c_.has_weight ? job_.weight.data() + first : nullptr;
       const float* bias = c_.has_bias ? job_.bias.data() + first : nullptr;
-      if (c_.rotation == Rotation::none && given_scale() && job_.dense_out && bits_of(c_.out) != 4)
-        return k_.scale_store(c_.out, x, n, factor, weight, bias, scale_of(head), out, job_.stream, ahead(row, head, begin + n));
+      if (c_.rotation == Rotation::none && c_.scaling == Scaling::none && job_.dense_out)
+        return k_.scale_store(c_.out, x, n, factor, weight, bias, out, job_.stream, ahead(row, head, begin + n));
       if (c_.rotation == Rotation::none && c_.scaling == Scaling::row)
         return store_scaled(row, head, n, k_.scale_largest(x, n, factor, weight, bias), out, Elem::f32, x);
       k_.scale(x, n, factor, weight, bias);
@@ -281,7 +281,6 @@ class RowWorker {
     store(row, head, begin, n, out, Elem::f32, x);
   }
 
-  bool given_scale() const { return c_.scaling == Scaling::none || c_.scaling == Scaling::tensor || c_.scaling == Scaling::head; }
   /// A scale that is given, or 1.
   float scale_of(std::int64_t head) const {
     if (c_.scaling == Scaling::none) return 1.0F;
@@ -329,7 +328,7 @@ class RowWorker {
     const std::int64_t block = block_of(c_.scaling, c_.out);
     const std::int64_t blocks = ceil_div(n, block);
     const std::int64_t size = block == 128 ? 4 : 1;
-    const auto room = static_cast<std::size_t>(blocks + 2 * kPad);
+    const auto room = static_cast<std::size_t>(2 * (blocks + kPad));
     b_.scratch.enlarge(room);
     if (b_.scales.size() < room * 4) b_.scales.resize(room * 4);
     std::byte* codes = out;

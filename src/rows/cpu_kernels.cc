@@ -122,42 +122,35 @@ HWY_INLINE VF scaled(const float* x, std::int64_t i, VF factor, const float* wei
 }
 
 template <class T, bool kWeight, bool kBias>
-void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor, std::byte* out,
-                    bool stream, const void* ahead) {
-  const VF f = hn::Set(df, factor), d = hn::Set(df, divisor);
-  const bool divide = divisor != 1.0F;
-  const auto value = [&](std::int64_t j) HWY_ATTR {
-    const VF y = scaled<kWeight, kBias>(x, j, f, weight, bias);
-    return divide ? hn::Div(y, d) : y;
-  };
+void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream,
+                    const void* ahead) {
+  const VF f = hn::Set(df, factor);
+  const auto value = [&](std::int64_t j) HWY_ATTR { return scaled<kWeight, kBias>(x, j, f, weight, bias); };
   std::int64_t i = 0;
-  for (; i + kLine<T> <= n; i += kLine<T>) {
-    bring_near<T>(ahead, i);
+  for (; i + kLine <= n; i += kLine) {
+    bring_near(ahead, i, kLine);
     store_line<T>(value, out, i, stream);
   }
   for (; i < n; i += kLanes) store_part<T>(value(i), out, i, n);
 }
 
 template <class T>
-void scale_store_to(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor, std::byte* out,
-                    bool stream, const void* ahead) {
-  if (weight != nullptr && bias != nullptr) return scale_store_as<T, true, true>(x, n, factor, weight, bias, divisor, out, stream, ahead);
-  if (weight != nullptr) return scale_store_as<T, true, false>(x, n, factor, weight, bias, divisor, out, stream, ahead);
-  if (bias != nullptr) return scale_store_as<T, false, true>(x, n, factor, weight, bias, divisor, out, stream, ahead);
-  return scale_store_as<T, false, false>(x, n, factor, weight, bias, divisor, out, stream, ahead);
+void scale_store_to(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream,
+                    const void* ahead) {
+  if (weight != nullptr && bias != nullptr) return scale_store_as<T, true, true>(x, n, factor, weight, bias, out, stream, ahead);
+  if (weight != nullptr) return scale_store_as<T, true, false>(x, n, factor, weight, bias, out, stream, ahead);
+  if (bias != nullptr) return scale_store_as<T, false, true>(x, n, factor, weight, bias, out, stream, ahead);
+  return scale_store_as<T, false, false>(x, n, factor, weight, bias, out, stream, ahead);
 }
 
-void scale_store(Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor, void* out,
-                 bool stream, const void* ahead) {
+void scale_store(Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out, bool stream,
+                 const void* ahead) {
   auto* o = static_cast<std::byte*>(out);
   stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
   switch (type) {
-    case Elem::f32: return scale_store_to<F32>(x, n, factor, weight, bias, divisor, o, stream, ahead);
-    case Elem::f16: return scale_store_to<F16>(x, n, factor, weight, bias, divisor, o, stream, ahead);
-    case Elem::e4m3: return scale_store_to<E4m3>(x, n, factor, weight, bias, divisor, o, stream, ahead);
-    case Elem::e5m2: return scale_store_to<E5m2>(x, n, factor, weight, bias, divisor, o, stream, ahead);
-    case Elem::i8: return scale_store_to<I8>(x, n, factor, weight, bias, divisor, o, stream, ahead);
-    default: return scale_store_to<Bf16>(x, n, factor, weight, bias, divisor, o, stream, ahead);
+    case Elem::f32: return scale_store_to<F32>(x, n, factor, weight, bias, o, stream, ahead);
+    case Elem::f16: return scale_store_to<F16>(x, n, factor, weight, bias, o, stream, ahead);
+    default: return scale_store_to<Bf16>(x, n, factor, weight, bias, o, stream, ahead);
   }
 }
 
@@ -215,7 +208,7 @@ float norm_step_as(const NormStep& s, std::int64_t n) {
   };
   const auto step = [&](std::int64_t i) HWY_ATTR { return value(i, bring(i)); };
   std::int64_t i = 0;
-  for (; i + kLine<T> <= n; i += kLine<T>) store_line<T>(step, out, i, stream);
+  for (; i + kLine <= n; i += kLine) store_line<T>(step, out, i, stream);
   for (; i < n; i += kLanes) store_part<T>(step(i), out, i, n);
   return hn::GetLane(hn::SumOfLanes(df, squares));
 }
@@ -230,7 +223,7 @@ float norm_step(Elem type, const NormStep& step, std::int64_t n) {
 }
 
 void scale(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
-  scale_store_to<F32>(x, n, factor, weight, bias, 1.0F, reinterpret_cast<std::byte*>(x), false, nullptr);
+  scale_store_to<F32>(x, n, factor, weight, bias, reinterpret_cast<std::byte*>(x), false, nullptr);
 }
 
 void rotate(abi::Rotation rotation, float* x, std::int64_t pairs, const float* cos, const float* sin) {

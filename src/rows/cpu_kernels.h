@@ -40,9 +40,9 @@ struct Kernels {
   void (*scale)(float* x, std::int64_t n, float factor, const float* weight, const float* bias);
   /// The same; returns the largest finite magnitude.
   float (*scale_largest)(float* x, std::int64_t n, float factor, const float* weight, const float* bias);
-  /// Codes of the same / divisor (not divided by 1), of any type but 4-bit ones.
-  void (*scale_store)(abi::Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor,
-                      void* out, bool stream, const void* ahead);
+  /// The same as elements of 32 or 16 bits.
+  void (*scale_store)(abi::Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out,
+                      bool stream, const void* ahead);
   /// A plain RMSNorm's step (NormStep), all of one type; returns the next row's sum of squares.
   float (*norm_step)(abi::Elem type, const NormStep& step, std::int64_t n);
   /// Rotates the pairs of x [2 pairs].
@@ -53,9 +53,14 @@ struct Kernels {
   /// `ahead`, here and below: null, or n elements of 16 bits that are read next, brought near meanwhile.
   void (*store)(abi::Elem from, abi::Elem type, const void* x, std::int64_t n, float scale, void* out, bool stream, const void* ahead);
   /// Codes of blocks (rows.h: block_of) with scales computed for each; `scales`: dense e8m0 or e4m3 codes, or f32, one a block.
-  /// `scratch` has room for n / 16 + 2 kPad numbers.
+  /// `scratch` has room for 2 (n / 16 + kPad) numbers.
   void (*store_blocks)(abi::Elem from, abi::Elem type, abi::Scaling scaling, const void* x, std::int64_t n, float global, void* out,
                        void* scales, float* scratch, bool stream, const void* ahead);
+  /// most[b] becomes the largest finite |x| of block b of 128, where that is above it.
+  void (*raise_largest)(abi::Elem from, const void* x, std::int64_t n, float* most);
+  /// Codes of 8 bits relative to a divisor for each 128 elements; `divisors` has room for 2 (n / 128 + kPad) numbers.
+  void (*store_divided)(abi::Elem from, abi::Elem type, const void* x, std::int64_t n, float* divisors, void* out, bool stream,
+                        const void* ahead);
   /// x times the scale of its block, as f32, f16 or bf16. `block`: a power of two, at least 16.
   void (*scale_blocks)(abi::Elem type, const float* x, std::int64_t n, const float* scales, std::int64_t block, void* out, bool stream);
   /// Bit i of `out` is bytes[i] != 0, the lowest (or highest) bit of a byte first; n bytes.
