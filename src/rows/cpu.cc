@@ -48,7 +48,7 @@ struct PartJob {
 
 /// Buffers of one worker.
 struct Buffers {
-  Floats row, scratch;
+  Floats row, scratch, factors;
   std::vector<std::byte> gathered, gathered_second, packed, scales;
 };
 
@@ -159,10 +159,10 @@ class RowWorker {
     }
     float squares = load(begin, 0, 0, n);
     for (std::int64_t r = begin; r < end; ++r) {
-      const float factor = 1.0F / std::sqrt(squares / static_cast<float>(n) + a_.eps);
+      const float factor = factor_of(squares);
       if (r + 1 == end) {
         if (!c_.residual) k_.load(c_.x, at(a_.x, r, 0), n, row);
-        return k_.scale_store(c_.out, row, n, factor, weight, nullptr, at(a_.out, r, 0), job_.stream, nullptr);
+        return k_.scale_store(c_.out, row, {.dim = n, .factors = &factor, .weight = weight}, at(a_.out, r, 0), job_.stream, nullptr);
       }
       const bool sum = a_.residual_out.data != nullptr;
       squares = k_.norm_step(c_.x,
@@ -221,9 +221,21 @@ class RowWorker {
     return squares;
   }
 
-  void rotate(float* x) {
+  void rotate(float* x, std::int64_t heads) {
     const float* cos = p_.cos_sin + position_ * p_.cos_sin_stride;
-    k_.rotate(c_.rotation, x + c_.rotary_begin, c_.rotary / 2, cos, cos + c_.rotary / 2);
+    k_.rotate(c_.rotation, x + c_.rotary_begin, heads, c_.dim, c_.rotary / 2, cos, cos + c_.rotary / 2);
+  }
+
+  float factor_of(float squares) const { return 1.0F / std::sqrt(squares / static_cast<float>(c_.dim) + a_.eps); }
+  /// Of heads from `head` on.
+  Scales scales_of(std::int64_t heads, std::int64_t head, const float* factors) const {
+    const std::int64_t stride = job_.weight_heads > 1 ? c_.dim : 0;
+    return {.heads = heads,
+            .dim = c_.dim,
+            .factors = factors,
+            .weight = c_.has_weight ? job_.weight.data() + head * stride : nullptr,
+            .bias = c_.has_bias ? job_.bias.data() + head * stride : nullptr,
+            .weight_stride = stride};
   }
 
   /// All heads of a row: one load and one store.
@@ -231,18 +243,20 @@ class RowWorker {
     float* x = b_.row.data();
     const std::int64_t n = a_.heads * c_.dim;
     if (job_.plain) return store(row, 0, 0, n, out_at(row, 0), c_.x, at(a_.x, row, 0));
-    if (c_.norm == Norm::none) load(row, 0, 0, n);
-    for (std::int64_t head = 0; head < a_.heads; ++head) {
-      float* y = x + head * c_.dim;
-      if (c_.norm != Norm::none) {
-        float squares = k_.load(c_.x, at(a_.x, row, head), c_.dim, y);
-        if (c_.norm == Norm::layer) squares = k_.centre(y, c_.dim);
-        const float factor = 1.0F / std::sqrt(squares / static_cast<float>(c_.dim) + a_.eps);
-        const std::size_t first = static_cast<std::size_t>(job_.weight_heads > 1 ? head * c_.dim : 0);
-        k_.scale(y, c_.dim, factor, c_.has_weight ? job_.weight.data() + first : nullptr, c_.has_bias ? job_.bias.data() + first : nullptr);
-      }
-      if (c_.rotation != Rotation::none) rotate(y);
+    if (c_.norm == Norm::none) {
+      load(row, 0, 0, n);
+    } else {
+      b_.factors.enlarge(static_cast<std::size_t>(a_.heads));
+      float* factors = b_.factors.data();
+      k_.load_heads(c_.x, at(a_.x, row, 0), a_.heads, c_.dim, x, factors);
+      for (std::int64_t head = 0; head < a_.heads; ++head)
+        factors[head] = factor_of(c_.norm == Norm::layer ? k_.centre(x + head * c_.dim, c_.dim) : factors[head]);
+      const Scales scales = scales_of(a_.heads, 0, factors);
+      if (c_.rotation == Rotation::none && c_.scaling == Scaling::none)
+        return k_.scale_store(c_.out, x, scales, out_at(row, 0), job_.stream, ahead(row, 0, n));
+      k_.scale(x, scales);
     }
+    if (c_.rotation != Rotation::none) rotate(x, a_.heads);
     store(row, 0, 0, n, out_at(row, 0), Elem::f32, x);
   }
 
@@ -264,20 +278,17 @@ class RowWorker {
     std::byte* out = out_at(row, head);
     out += bits_of(c_.out) == 4 ? begin / 2 : begin * a_.out.dim_stride;
     if (job_.plain) return store(row, head, begin, n, out, c_.x, at(a_.x, row, head) + begin * a_.x.dim_stride);
-    float squares = load(row, head, begin, n);
+    const float squares = load(row, head, begin, n);
     if (c_.norm != Norm::none) {
-      if (c_.norm == Norm::layer) squares = k_.centre(x, n);
-      const float factor = 1.0F / std::sqrt(squares / static_cast<float>(n) + a_.eps);
-      const std::size_t first = static_cast<std::size_t>(job_.weight_heads > 1 ? head * n : 0);
-      const float* weight = c_.has_weight ? job_.weight.data() + first : nullptr;
-      const float* bias = c_.has_bias ? job_.bias.data() + first : nullptr;
+      const float factor = factor_of(c_.norm == Norm::layer ? k_.centre(x, n) : squares);
+      const Scales scales = scales_of(1, head, &factor);
       if (c_.rotation == Rotation::none && c_.scaling == Scaling::none && job_.dense_out)
-        return k_.scale_store(c_.out, x, n, factor, weight, bias, out, job_.stream, ahead(row, head, begin + n));
+        return k_.scale_store(c_.out, x, scales, out, job_.stream, ahead(row, head, begin + n));
       if (c_.rotation == Rotation::none && c_.scaling == Scaling::row)
-        return store_scaled(row, head, n, k_.scale_largest(x, n, factor, weight, bias), out, Elem::f32, x);
-      k_.scale(x, n, factor, weight, bias);
+        return store_scaled(row, head, n, k_.scale_largest(x, scales), out, Elem::f32, x);
+      k_.scale(x, scales);
     }
-    if (c_.rotation != Rotation::none) rotate(x);
+    if (c_.rotation != Rotation::none) rotate(x, 1);
     store(row, head, begin, n, out, Elem::f32, x);
   }
 

@@ -58,6 +58,20 @@ float load_e2m1(const std::byte* source, std::int64_t n, float* out) {
   return hn::GetLane(hn::SumOfLanes(df, squares));
 }
 
+template <class L>
+void load_heads_as(const std::byte* source, std::int64_t heads, std::int64_t dim, float* out, float* squares) {
+  for (std::int64_t h = 0; h < heads; ++h) squares[h] = load_as<L>(source + h * dim * L::kBytes, dim, out + h * dim);
+}
+
+void load_heads(Elem type, const void* source, std::int64_t heads, std::int64_t dim, float* out, float* squares) {
+  const auto* p = static_cast<const std::byte*>(source);
+  switch (type) {
+    case Elem::f32: return load_heads_as<F32>(p, heads, dim, out, squares);
+    case Elem::f16: return load_heads_as<F16>(p, heads, dim, out, squares);
+    default: return load_heads_as<Bf16>(p, heads, dim, out, squares);
+  }
+}
+
 float load(Elem type, const void* source, std::int64_t n, float* out) {
   const auto* p = static_cast<const std::byte*>(source);
   switch (type) {
@@ -94,23 +108,38 @@ float load_sum(Elem type, const void* x, const void* residual, std::int64_t n, f
   }
 }
 
+/// Sums are kept four at a time: an addition waits for the one before.
 float centre(float* x, std::int64_t n) {
-  VF sum = hn::Zero(df);
-  for (std::int64_t i = 0; i < n; i += kLanes) sum = hn::Add(sum, load_part<F32>(reinterpret_cast<const std::byte*>(x), i, n));
-  const VF mean = hn::Set(df, hn::GetLane(hn::SumOfLanes(df, sum)) / static_cast<float>(n));
-  VF squares = hn::Zero(df);
+  VF sums[4], mean = hn::Zero(df);
+  const auto clear = [&]() HWY_ATTR {
+    for (VF& s : sums) s = hn::Zero(df);
+  };
+  const auto total = [&](float rest) HWY_ATTR {
+    return hn::GetLane(hn::SumOfLanes(df, hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3])))) + rest;
+  };
+  clear();
   std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const VF y = hn::Sub(hn::LoadU(df, x + i), mean);
-    squares = hn::MulAdd(y, y, squares);
-    hn::StoreU(y, df, x + i);
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    for (int k = 0; k < 4; ++k) sums[k] = hn::Add(sums[k], hn::LoadU(df, x + i + k * kLanes));
   }
-  float rest = hn::GetLane(hn::SumOfLanes(df, squares));
+  for (; i < n; i += kLanes) sums[0] = hn::Add(sums[0], load_part<F32>(reinterpret_cast<const std::byte*>(x), i, n));
+  mean = hn::Set(df, total(0) / static_cast<float>(n));
+  clear();
+  const auto step = [&](std::int64_t j, VF& squares) HWY_ATTR {
+    const VF y = hn::Sub(hn::LoadU(df, x + j), mean);
+    squares = hn::MulAdd(y, y, squares);
+    hn::StoreU(y, df, x + j);
+  };
+  for (i = 0; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    for (int k = 0; k < 4; ++k) step(i + k * kLanes, sums[k]);
+  }
+  for (; i + kLanes <= n; i += kLanes) step(i, sums[0]);
+  float rest = 0;
   for (; i < n; ++i) {
     x[i] -= hn::GetLane(mean);
     rest += x[i] * x[i];
   }
-  return rest;
+  return total(rest);
 }
 
 template <bool kWeight, bool kBias>
@@ -122,57 +151,78 @@ HWY_INLINE VF scaled(const float* x, std::int64_t i, VF factor, const float* wei
 }
 
 template <class T, bool kWeight, bool kBias>
-void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream,
-                    const void* ahead) {
-  const VF f = hn::Set(df, factor);
-  const auto value = [&](std::int64_t j) HWY_ATTR { return scaled<kWeight, kBias>(x, j, f, weight, bias); };
-  std::int64_t i = 0;
-  for (; i + kLine <= n; i += kLine) {
-    bring_near(ahead, i, kLine);
-    store_line<T>(value, out, i, stream);
+void scale_store_as(const float* x, const Scales& s, std::byte* out, bool stream, const void* ahead) {
+  const std::int64_t n = s.dim;
+  for (std::int64_t h = 0; h < s.heads; ++h) {
+    const VF f = hn::Set(df, s.factors[h]);
+    const float* weight = kWeight ? s.weight + h * s.weight_stride : nullptr;
+    const float* bias = kBias ? s.bias + h * s.weight_stride : nullptr;
+    const float* row = x + h * n;
+    std::byte* to = out + h * n * T::kBytes;
+    const auto value = [&](std::int64_t j) HWY_ATTR { return scaled<kWeight, kBias>(row, j, f, weight, bias); };
+    std::int64_t i = 0;
+    for (; i + kLine <= n; i += kLine) {
+      bring_near(ahead, h * n + i, kLine);
+      store_line<T>(value, to, i, stream);
+    }
+    for (; i < n; i += kLanes) store_part<T>(value(i), to, i, n);
   }
-  for (; i < n; i += kLanes) store_part<T>(value(i), out, i, n);
 }
 
 template <class T>
-void scale_store_to(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, std::byte* out, bool stream,
-                    const void* ahead) {
-  if (weight != nullptr && bias != nullptr) return scale_store_as<T, true, true>(x, n, factor, weight, bias, out, stream, ahead);
-  if (weight != nullptr) return scale_store_as<T, true, false>(x, n, factor, weight, bias, out, stream, ahead);
-  if (bias != nullptr) return scale_store_as<T, false, true>(x, n, factor, weight, bias, out, stream, ahead);
-  return scale_store_as<T, false, false>(x, n, factor, weight, bias, out, stream, ahead);
+void scale_store_to(const float* x, const Scales& s, std::byte* out, bool stream, const void* ahead) {
+  if (s.weight != nullptr && s.bias != nullptr) return scale_store_as<T, true, true>(x, s, out, stream, ahead);
+  if (s.weight != nullptr) return scale_store_as<T, true, false>(x, s, out, stream, ahead);
+  if (s.bias != nullptr) return scale_store_as<T, false, true>(x, s, out, stream, ahead);
+  return scale_store_as<T, false, false>(x, s, out, stream, ahead);
 }
 
-void scale_store(Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out, bool stream,
-                 const void* ahead) {
+void scale_store(Elem type, const float* x, const Scales& s, void* out, bool stream, const void* ahead) {
   auto* o = static_cast<std::byte*>(out);
-  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  const std::int64_t bytes = s.dim * (type == Elem::f32 ? 4 : 2);  // of a head: every one must begin a line
+  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0 && (s.heads == 1 || bytes % 64 == 0);
   switch (type) {
-    case Elem::f32: return scale_store_to<F32>(x, n, factor, weight, bias, o, stream, ahead);
-    case Elem::f16: return scale_store_to<F16>(x, n, factor, weight, bias, o, stream, ahead);
-    default: return scale_store_to<Bf16>(x, n, factor, weight, bias, o, stream, ahead);
+    case Elem::f32: return scale_store_to<F32>(x, s, o, stream, ahead);
+    case Elem::f16: return scale_store_to<F16>(x, s, o, stream, ahead);
+    default: return scale_store_to<Bf16>(x, s, o, stream, ahead);
   }
 }
 
+/// The largest magnitude, as an integer: infinity and NaN are above all finite ones.
 template <bool kWeight, bool kBias>
-float scale_largest_as(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
-  const VF f = hn::Set(df, factor);
+VI scale_largest_as(float* x, const Scales& s) {
+  const VF f = hn::Set(df, s.factors[0]);
+  const std::int64_t n = s.dim;
   VI most = hn::Zero(di);
   for (std::int64_t i = 0; i < n; i += kLanes) {
-    VF y = scaled<kWeight, kBias>(x, i, f, weight, bias);
+    VF y = scaled<kWeight, kBias>(x, i, f, s.weight, s.bias);
     if (i + kLanes > n) y = hn::IfThenElseZero(hn::FirstN(df, static_cast<std::size_t>(n - i)), y);
     hn::StoreU(y, df, x + i);
-    const VI magnitude = hn::BitCast(di, hn::Abs(y));
-    most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(di, 0x7f800000)), magnitude));
+    most = hn::Max(most, hn::BitCast(di, hn::Abs(y)));
   }
-  return hn::GetLane(hn::MaxOfLanes(df, hn::BitCast(df, most)));
+  return most;
 }
 
-float scale_largest(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
-  if (weight != nullptr && bias != nullptr) return scale_largest_as<true, true>(x, n, factor, weight, bias);
-  if (weight != nullptr) return scale_largest_as<true, false>(x, n, factor, weight, bias);
-  if (bias != nullptr) return scale_largest_as<false, true>(x, n, factor, weight, bias);
-  return scale_largest_as<false, false>(x, n, factor, weight, bias);
+float scale_largest(float* x, const Scales& s) {
+  VI most;
+  if (s.weight != nullptr && s.bias != nullptr) {
+    most = scale_largest_as<true, true>(x, s);
+  } else if (s.weight != nullptr) {
+    most = scale_largest_as<true, false>(x, s);
+  } else if (s.bias != nullptr) {
+    most = scale_largest_as<false, true>(x, s);
+  } else {
+    most = scale_largest_as<false, false>(x, s);
+  }
+  const VI infinity = hn::Set(di, 0x7f800000);
+  if (!hn::AllTrue(di, hn::Lt(most, infinity))) {
+    most = hn::Zero(di);
+    for (std::int64_t i = 0; i < s.dim; i += kLanes) {
+      const VI magnitude = hn::BitCast(di, hn::Abs(hn::LoadU(df, x + i)));
+      most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, infinity), magnitude));
+    }
+  }
+  return hn::GetLane(hn::MaxOfLanes(df, hn::BitCast(df, most)));
 }
 
 /// One pass over two rows: the next one is brought in while the one before it is scaled and stored, so that memory is never idle. Without a
@@ -222,30 +272,47 @@ float norm_step(Elem type, const NormStep& step, std::int64_t n) {
   }
 }
 
-void scale(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
-  scale_store_to<F32>(x, n, factor, weight, bias, reinterpret_cast<std::byte*>(x), false, nullptr);
+void scale(float* x, const Scales& s) { scale_store_to<F32>(x, s, reinterpret_cast<std::byte*>(x), false, nullptr); }
+
+/// Pairs that lie side by side: x cos + (neighbour) (-sin or sin), the two factors laid out once for all heads.
+void rotate_neighbours(float* x, std::int64_t heads, std::int64_t stride, std::int64_t pairs, const float* cos, const float* sin) {
+  constexpr std::int64_t kPairs = 64;
+  alignas(64) float factors[2 * kPairs + kLanes], turned[2 * kPairs + kLanes];
+  for (std::int64_t first = 0; first < pairs; first += kPairs) {
+    const std::int64_t count = pairs - first < kPairs ? pairs - first : kPairs;
+    for (std::int64_t i = 0; i < count; ++i) {
+      factors[2 * i] = factors[2 * i + 1] = cos[first + i];
+      turned[2 * i] = -sin[first + i];
+      turned[2 * i + 1] = sin[first + i];
+    }
+    for (std::int64_t h = 0; h < heads; ++h) {
+      auto* y = reinterpret_cast<std::byte*>(x + h * stride + 2 * first);
+      for (std::int64_t i = 0; i < 2 * count; i += kLanes) {
+        const VF v = load_part<F32>(y, i, 2 * count);
+        const VF other = hn::Mul(hn::Shuffle2301(v), hn::LoadU(df, turned + i));
+        store_part<F32>(hn::MulAdd(v, hn::LoadU(df, factors + i), other), y, i, 2 * count);
+      }
+    }
+  }
 }
 
-void rotate(abi::Rotation rotation, float* x, std::int64_t pairs, const float* cos, const float* sin) {
-  if (rotation == abi::Rotation::interleaved) {
-    for (std::int64_t i = 0; i < pairs; ++i) {
-      const float a = x[2 * i], b = x[2 * i + 1];
-      x[2 * i] = a * cos[i] - b * sin[i];
-      x[2 * i + 1] = a * sin[i] + b * cos[i];
+void rotate(abi::Rotation rotation, float* x, std::int64_t heads, std::int64_t stride, std::int64_t pairs, const float* cos,
+            const float* sin) {
+  if (rotation == abi::Rotation::interleaved) return rotate_neighbours(x, heads, stride, pairs, cos, sin);
+  for (std::int64_t h = 0; h < heads; ++h) {
+    float* y = x + h * stride;
+    float* z = y + pairs;
+    std::int64_t i = 0;
+    for (; i + kLanes <= pairs; i += kLanes) {
+      const VF a = hn::LoadU(df, y + i), b = hn::LoadU(df, z + i), c = hn::LoadU(df, cos + i), s = hn::LoadU(df, sin + i);
+      hn::StoreU(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), df, y + i);
+      hn::StoreU(hn::Add(hn::Mul(a, s), hn::Mul(b, c)), df, z + i);
     }
-    return;
-  }
-  float* y = x + pairs;
-  std::int64_t i = 0;
-  for (; i + kLanes <= pairs; i += kLanes) {
-    const VF a = hn::LoadU(df, x + i), b = hn::LoadU(df, y + i), c = hn::LoadU(df, cos + i), s = hn::LoadU(df, sin + i);
-    hn::StoreU(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), df, x + i);
-    hn::StoreU(hn::Add(hn::Mul(a, s), hn::Mul(b, c)), df, y + i);
-  }
-  for (; i < pairs; ++i) {
-    const float a = x[i], b = y[i];
-    x[i] = a * cos[i] - b * sin[i];
-    y[i] = a * sin[i] + b * cos[i];
+    for (; i < pairs; ++i) {
+      const float a = y[i], b = z[i];
+      y[i] = a * cos[i] - b * sin[i];
+      z[i] = a * sin[i] + b * cos[i];
+    }
   }
 }
 
@@ -271,6 +338,7 @@ void flush() { hwy::FlushStream(); }
 
 void set_rows(Kernels& k) {
   k.load = load;
+  k.load_heads = load_heads;
   k.load_sum = load_sum;
   k.centre = centre;
   k.scale = scale;

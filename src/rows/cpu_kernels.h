@@ -25,9 +25,21 @@ struct NormStep {
   bool stream = false;
 };
 
+/// x [heads, dim] becomes x * factors[head] * weight + bias (null: 1, 0).
+struct Scales {
+  std::int64_t heads = 1;
+  std::int64_t dim = 0;
+  const float* factors = nullptr;
+  const float* weight = nullptr;  // of the first head
+  const float* bias = nullptr;
+  std::int64_t weight_stride = 0;  // between heads
+};
+
 struct Kernels {
   /// Dense elements of any type as f32 (4-bit: from an even element on); returns the sum of their squares.
   float (*load)(abi::Elem type, const void* source, std::int64_t n, float* out);
+  /// The same of [heads, dim] of f32, f16 or bf16, with a sum for each head.
+  void (*load_heads)(abi::Elem type, const void* source, std::int64_t heads, std::int64_t dim, float* out, float* squares);
   /// x + residual, also stored as `type` (which may be either source) where `sum` is not null; returns the sum of squares.
   float (*load_sum)(abi::Elem type, const void* x, const void* residual, std::int64_t n, float* out, void* sum);
   /// An activation of two rows, stored as `to`: `from` or f32. Interleaved: of the even and odd elements of the first. `stream`: past the
@@ -36,17 +48,16 @@ struct Kernels {
                    float alpha, float limit, void* out, bool stream);
   /// Subtracts the mean; returns the sum of squares of what is left.
   float (*centre)(float* x, std::int64_t n);
-  /// x * factor * weight + bias; null: 1, 0.
-  void (*scale)(float* x, std::int64_t n, float factor, const float* weight, const float* bias);
-  /// The same; returns the largest finite magnitude.
-  float (*scale_largest)(float* x, std::int64_t n, float factor, const float* weight, const float* bias);
-  /// The same as elements of 32 or 16 bits.
-  void (*scale_store)(abi::Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, void* out,
-                      bool stream, const void* ahead);
+  void (*scale)(float* x, const Scales& scales);
+  /// The same of one head; returns the largest finite magnitude.
+  float (*scale_largest)(float* x, const Scales& scales);
+  /// Scaled and stored as elements of 32 or 16 bits.
+  void (*scale_store)(abi::Elem type, const float* x, const Scales& scales, void* out, bool stream, const void* ahead);
   /// A plain RMSNorm's step (NormStep), all of one type; returns the next row's sum of squares.
   float (*norm_step)(abi::Elem type, const NormStep& step, std::int64_t n);
-  /// Rotates the pairs of x [2 pairs].
-  void (*rotate)(abi::Rotation rotation, float* x, std::int64_t pairs, const float* cos, const float* sin);
+  /// Rotates the pairs of x [heads, 2 pairs], whose heads are `stride` apart.
+  void (*rotate)(abi::Rotation rotation, float* x, std::int64_t heads, std::int64_t stride, std::int64_t pairs, const float* cos,
+                 const float* sin);
   /// The largest finite |x|, 0 where there is none. Here and below `from` is f32, f16 or bf16.
   float (*largest)(abi::Elem from, const void* x, std::int64_t n);
   /// Codes of x / scale (not divided by 1), dense: any type; 4-bit rows begin at an even element and end with a high nibble of 0.
