@@ -119,6 +119,13 @@ struct Bf16 : Half<Bf16> {
     const hn::RebindToUnsigned<DF> du;
     return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)))));
   }
+  /// 2 kLanes elements: the even and the odd ones.
+  static HWY_INLINE void load_both(const std::byte* p, VF& even, VF& odd) {
+    const VI codes = hn::BitCast(di, hn::LoadU(du16, reinterpret_cast<const std::uint16_t*>(p)));
+    even = hn::BitCast(df, hn::ShiftLeft<16>(codes));
+    odd = hn::BitCast(df, hn::And(codes, hn::Set(di, -0x10000)));
+  }
+  static HWY_INLINE VU16 weave_both(VF even, VF odd) { return weave_high(hn::BitCast(df, rounded(even)), hn::BitCast(df, rounded(odd))); }
   /// The code in the upper half of each lane.
   static HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> rounded(VF x) {
     const hn::RebindToUnsigned<DF> du;
@@ -139,6 +146,7 @@ struct Bf16 : Half<Bf16> {
 };
 
 struct F16 : Half<F16> {
+  static constexpr bool kWoven = false;
   static HWY_INLINE VF load(const std::byte* p) {
     const hn::Rebind<std::uint16_t, DF> d16;
     return cpu::HWY_NAMESPACE::widen_f16(df, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)));
