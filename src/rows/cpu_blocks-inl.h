@@ -276,7 +276,8 @@ template <class L, class T, bool kHalves>
 void encode(const std::byte* source, std::int64_t n, const Divisors& by, std::byte* out, bool stream, const void* ahead) {
   constexpr int kCodes = (T::kBytes == 0 ? 8 : 4) * kLanes;
   std::int64_t i = 0;
-  for (; by.exact && i + kCodes <= n; i += kCodes) {
+  const std::int64_t whole = by.exact ? n - kCodes : -1;
+  for (; i <= whole; i += kCodes) {
     bring_near(ahead, i, kCodes);
     VF total = hn::Zero(df);
     VU8 codes = encode_bytes<L, T, kHalves>(source, i, by, total);
@@ -288,11 +289,8 @@ void encode(const std::byte* source, std::int64_t n, const Divisors& by, std::by
       const VU8 high = nibbles(encode_bytes<L, T, kHalves>(source, i + 4 * kLanes, by, total));
       codes = hn::ConcatEven(du8, high, nibbles(codes));
     }
-    if (hn::AllTrue(df, hn::Lt(total, hn::Set(df, 0x1p100F)))) {
-      put_vector(du8, codes, out + (T::kBytes == 0 ? i / 2 : i), stream);
-    } else {
-      encode_rest<L, T>(source, i, i + kCodes, by, out);
-    }
+    put_vector(du8, codes, out + (T::kBytes == 0 ? i / 2 : i), stream);
+    if (!hn::AllTrue(df, hn::Lt(total, hn::Set(df, 0x1p100F)))) encode_rest<L, T>(source, i, i + kCodes, by, out);
   }
   encode_rest<L, T>(source, i, n, by, out);
 }

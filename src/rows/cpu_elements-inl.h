@@ -230,16 +230,20 @@ struct E2m1 {
     return with_sign<3>(round_magnitude<2, 1>(hn::BitCast(df, hn::Min(magnitude, hn::Set(di, 0x40c00000)))), y);
   }
   static HWY_INLINE VU16 weave(const Pair& x) { return weave_codes<2, 1, 7, 3>(x.a, x.b, x.signs); }
+  /// Of codes in the top bits of lanes; bits below are arbitrary.
+  static HWY_INLINE VF number_of(VI code) {
+    // As a float's exponent and mantissa from 1 on, with 0.5 and 0.75 in place of 0 and 0.5. (A subnormal factor takes 150 cycles.)
+    const VI bits = hn::ShiftRight<6>(hn::And(code, hn::Set(di, 0x70000000)));
+    const VF from_half = hn::BitCast(df, hn::Add(bits, hn::Set(di, 0x3f000000)));
+    const VF magnitude = hn::Min(from_half, hn::MulSub(from_half, hn::Set(df, 2.0F), hn::Set(df, 1.0F)));
+    return hn::BitCast(df, hn::OrAnd(hn::BitCast(di, magnitude), code, hn::Set(di, INT32_MIN)));
+  }
   /// kLanes / 2 bytes.
   static HWY_INLINE VF load(const std::byte* p) {
     const D16 d16;
     const auto pair = hn::PromoteTo(d16, hn::LoadU(D8(), reinterpret_cast<const std::uint8_t*>(p)));
     const auto nibbles = hn::Or(hn::And(pair, hn::Set(d16, 0x0f)), hn::ShiftLeft<4>(hn::And(pair, hn::Set(d16, 0xf0))));
-    const VI code = hn::PromoteTo(di, hn::BitCast(D8Wide(), nibbles));
-    // As a float's exponent and mantissa from 1 on, with 0.5 and 0.75 in place of 0 and 0.5. (A subnormal factor takes 150 cycles.)
-    const VF from_half = hn::BitCast(df, hn::Add(hn::ShiftLeft<22>(hn::And(code, hn::Set(di, 7))), hn::Set(di, 0x3f000000)));
-    const VF magnitude = hn::Min(from_half, hn::MulSub(from_half, hn::Set(df, 2.0F), hn::Set(df, 1.0F)));
-    return hn::BitCast(df, hn::Or(hn::BitCast(di, magnitude), hn::ShiftLeft<28>(hn::And(code, hn::Set(di, 8)))));
+    return number_of(hn::ShiftLeft<28>(hn::PromoteTo(di, hn::BitCast(D8Wide(), nibbles))));
   }
   static HWY_INLINE void store(VF x, std::uint8_t* p) {
     const D16 d16;

@@ -37,25 +37,31 @@ float load_as(const std::byte* source, std::int64_t n, float* out) {
   return hn::GetLane(hn::SumOfLanes(df, hn::Add(a, b)));
 }
 
-/// Codes of two to a byte, as e2m1 values.
+/// Codes of two to a byte, as e2m1 values; no sum.
 float load_e2m1(const std::byte* source, std::int64_t n, float* out) {
-  VF squares = hn::Zero(df);
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    alignas(64) std::byte rest[kLanes] = {};
-    if (i + kLanes <= n) {
-      const VF x = E2m1::load(source + i / 2);
-      squares = hn::MulAdd(x, x, squares);
-      hn::StoreU(x, df, out + i);
-      continue;
+  // A vector of codes from 16 bytes of them: in each lane first its byte, then its nibble at the top.
+  alignas(64) std::uint8_t bytes[32 * 4];
+  alignas(64) std::uint32_t shifts[kLanes];
+  for (int b = 0; b < 32 * 4; ++b) bytes[b] = static_cast<std::uint8_t>(b / 8);
+  for (int k = 0; k < kLanes; ++k) shifts[k] = k % 2 == 0 ? 28 : 24;
+  const hn::RebindToUnsigned<DF> du;
+  const auto places = hn::Load(du, shifts);
+  std::int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    const VU8 all = hn::LoadDup128(du8, reinterpret_cast<const std::uint8_t*>(source + i / 2));
+    for (int v = 0; v < 32; v += kLanes) {
+      const auto code = hn::Shl(hn::BitCast(du, hn::TableLookupBytes(all, hn::Load(du8, bytes + 4 * v))), places);
+      hn::StoreU(E2m1::number_of(hn::BitCast(di, code)), df, out + i + v);
     }
-    const std::int64_t left = n - i;
+  }
+  for (; i < n; i += kLanes) {
+    alignas(64) std::byte rest[kLanes] = {};
+    const std::int64_t left = n - i < kLanes ? n - i : kLanes;
     __builtin_memcpy(rest, source + i / 2, static_cast<std::size_t>((left + 1) / 2));
     if (left % 2 != 0) rest[left / 2] &= std::byte{0x0f};
-    const VF x = E2m1::load(rest);
-    squares = hn::MulAdd(x, x, squares);
-    hn::StoreU(x, df, out + i);
+    hn::StoreU(E2m1::load(rest), df, out + i);
   }
-  return hn::GetLane(hn::SumOfLanes(df, squares));
+  return 0;
 }
 
 template <class L>

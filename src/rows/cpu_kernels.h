@@ -36,7 +36,7 @@ struct Scales {
 };
 
 struct Kernels {
-  /// Dense elements of any type as f32 (4-bit: from an even element on); returns the sum of their squares.
+  /// Dense elements of any type as f32; returns the sum of their squares (of 4 bits: from an even element on, and no sum).
   float (*load)(abi::Elem type, const void* source, std::int64_t n, float* out);
   /// The same of [heads, dim] of f32, f16 or bf16, with a sum for each head.
   void (*load_heads)(abi::Elem type, const void* source, std::int64_t heads, std::int64_t dim, float* out, float* squares);
