@@ -19,11 +19,15 @@ namespace {
 
 constexpr std::int64_t kPatternElements = 1 << 16;
 
-/// Normally distributed elements of a type, tiled over a tensor.
+/// Normally distributed elements of a type, or any codes but NaN, tiled over a tensor.
 std::vector<std::byte> make_pattern(DType type) {
   std::vector<std::byte> pattern(static_cast<std::size_t>(bytes(type, kPatternElements)));
-  if (bits(type) < 16 || !is_numeric(type)) return pattern;
+  if (!is_numeric(type)) return pattern;
   std::mt19937_64 random(1);
+  if (bits(type) < 16) {
+    for (std::byte& b : pattern) b = static_cast<std::byte>(random() & 0xbb);  // an exponent bit is 0
+    return pattern;
+  }
   std::normal_distribution<float> normal;
   for (std::int64_t i = 0; i < kPatternElements; ++i) store_element(type, pattern.data(), i, normal(random));
   return pattern;

@@ -222,6 +222,8 @@ void activate_row(bool interleaved, bool as_f32, const std::byte* gate, const st
           put_vector(du16, L::weave_both(g[k], g[k + 1]), out + j * L::kBytes, stream);
         } else if (as_f32) {
           store_line<F32>(value, out, j, stream);
+        } else if constexpr (L::kWoven) {
+          put_vector(du16, L::join_numbers(g[k], g[k + 1]), out + j * L::kBytes, stream);
         } else {
           store_line<L>(value, out, j, stream);
         }

@@ -125,14 +125,24 @@ struct Bf16 : Half<Bf16> {
     even = hn::BitCast(df, hn::ShiftLeft<16>(codes));
     odd = hn::BitCast(df, hn::And(codes, hn::Set(di, -0x10000)));
   }
-  static HWY_INLINE VU16 weave_both(VF even, VF odd) { return weave_high(hn::BitCast(df, rounded(even)), hn::BitCast(df, rounded(odd))); }
-  /// The code in the upper half of each lane.
-  static HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> rounded(VF x) {
+  /// The code in the upper half of each lane. NaN must have their last bits 0, as those have that come of bf16 numbers.
+  static HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> rounded_number(VF x) {
     const hn::RebindToUnsigned<DF> du;
     const auto bits = hn::BitCast(du, x);
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1U));
-    const auto number = hn::Add(hn::Add(bits, hn::Set(du, 0x7fffU)), odd);
-    return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), hn::Or(bits, hn::Set(du, 0x400000U)), number);
+    return hn::Add(hn::Add(bits, hn::Set(du, 0x7fffU)), odd);
+  }
+  /// Of any NaN.
+  static HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> rounded(VF x) {
+    const hn::RebindToUnsigned<DF> du;
+    return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), hn::Or(hn::BitCast(du, x), hn::Set(du, 0x400000U)), rounded_number(x));
+  }
+  /// What load_both has read, and any vectors worked out from such.
+  static HWY_INLINE VU16 weave_both(VF even, VF odd) {
+    return weave_high(hn::BitCast(df, rounded_number(even)), hn::BitCast(df, rounded_number(odd)));
+  }
+  static HWY_INLINE VU16 join_numbers(VF x, VF y) {
+    return hn::ConcatOdd(du16, hn::BitCast(du16, rounded_number(y)), hn::BitCast(du16, rounded_number(x)));
   }
   static HWY_INLINE V16 encode(VF x) {
     const auto code = hn::ShiftRight<16>(rounded(x));
