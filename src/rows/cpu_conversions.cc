@@ -135,7 +135,7 @@ void dequantize_on_cpu(const Context& context, const Kernels& k, const Launch& l
           if (c.x == Elem::nvfp4 && a.swizzled_columns == 0 && a.scale_block_stride == 1) {
             const std::byte* codes = reinterpret_cast<const std::byte*>(a.scales) + row * a.scale_row_stride + head * a.scale_head_stride;
             k.load(Elem::e4m3, codes + d / block, ceil_div(n, block), factors.data());
-            k.scale(factors.data(), {.dim = ceil_div(n, block), .factors = &a.global_scale});
+            for (std::int64_t i = 0; i < ceil_div(n, block); ++i) factors.data()[i] *= a.global_scale;
           } else {
             for (std::int64_t i = 0; i < n; i += step) factors.data()[i / step] = scale_at(row, head, d + i);
           }

@@ -65,17 +65,35 @@ float load_e2m1(const std::byte* source, std::int64_t n, float* out) {
 }
 
 template <class L>
-void load_heads_as(const std::byte* source, std::int64_t heads, std::int64_t dim, float* out, float* squares) {
-  for (std::int64_t h = 0; h < heads; ++h) squares[h] = load_as<L>(source + h * dim * L::kBytes, dim, out + h * dim);
+void squares_as(const std::byte* x, std::int64_t heads, std::int64_t dim, float* sums) {
+  for (std::int64_t h = 0; h < heads; ++h, x += dim * L::kBytes) {
+    VF four[4] = {hn::Zero(df), hn::Zero(df), hn::Zero(df), hn::Zero(df)};  // an addition waits for the one before
+    std::int64_t i = 0;
+    for (; i + 4 * kLanes <= dim; i += 4 * kLanes) {
+      for (int k = 0; k < 4; k += 2) {
+        const std::byte* p = x + (i + k * kLanes) * L::kBytes;
+        VF y, z;
+        if constexpr (L::kWoven) {
+          L::load_both(p, y, z);
+        } else {
+          y = L::load(p);
+          z = L::load(p + kLanes * L::kBytes);
+        }
+        four[k] = hn::MulAdd(y, y, four[k]);
+        four[k + 1] = hn::MulAdd(z, z, four[k + 1]);
+      }
+    }
+    for (; i < dim; i += kLanes) {
+      const VF y = load_part<L>(x, i, dim);
+      four[0] = hn::MulAdd(y, y, four[0]);
+    }
+    sums[h] = hn::GetLane(hn::SumOfLanes(df, hn::Add(hn::Add(four[0], four[1]), hn::Add(four[2], four[3]))));
+  }
 }
 
-void load_heads(Elem type, const void* source, std::int64_t heads, std::int64_t dim, float* out, float* squares) {
-  const auto* p = static_cast<const std::byte*>(source);
-  switch (type) {
-    case Elem::f32: return load_heads_as<F32>(p, heads, dim, out, squares);
-    case Elem::f16: return load_heads_as<F16>(p, heads, dim, out, squares);
-    default: return load_heads_as<Bf16>(p, heads, dim, out, squares);
-  }
+void squares(Elem type, const void* x, std::int64_t heads, std::int64_t dim, float* sums) {
+  const auto* p = static_cast<const std::byte*>(x);
+  type == Elem::f32 ? squares_as<F32>(p, heads, dim, sums) : squares_as<Bf16>(p, heads, dim, sums);
 }
 
 float load(Elem type, const void* source, std::int64_t n, float* out) {
@@ -114,7 +132,6 @@ float load_sum(Elem type, const void* x, const void* residual, std::int64_t n, f
   }
 }
 
-/// Sums are kept four at a time: an addition waits for the one before.
 float centre(float* x, std::int64_t n) {
   VF sums[4], mean = hn::Zero(df);
   const auto clear = [&]() HWY_ATTR {
@@ -148,83 +165,91 @@ float centre(float* x, std::int64_t n) {
   return total(rest);
 }
 
-template <bool kWeight, bool kBias>
-HWY_INLINE VF scaled(const float* x, std::int64_t i, VF factor, const float* weight, const float* bias) {
-  VF y = hn::Mul(hn::LoadU(df, x + i), factor);
-  if constexpr (kWeight) y = hn::Mul(y, hn::LoadU(df, weight + i));
-  if constexpr (kBias) y = hn::Add(y, hn::LoadU(df, bias + i));
-  return y;
-}
+/// Of head `h`: x * factor * weight + bias, a vector at a time.
+template <class L, bool kBias>
+struct ScaledHead {
+  const std::byte* x;
+  const float* weight;
+  const float* bias;
+  float factor;
+  std::int64_t dim;
 
-template <class T, bool kWeight, bool kBias>
-void scale_store_as(const float* x, const Scales& s, std::byte* out, bool stream, const void* ahead) {
-  const std::int64_t n = s.dim;
+  HWY_INLINE ScaledHead(const std::byte* row, const Scales& s, std::int64_t h)
+      : x(row + h * s.dim * L::kBytes),
+        weight(s.weight + h * s.weight_stride),
+        bias(kBias ? s.bias + h * s.weight_stride : nullptr),
+        factor(s.factors[h]),
+        dim(s.dim) {}
+  HWY_INLINE VF of(VF y, std::int64_t i) const {
+    y = hn::Mul(hn::Mul(y, hn::Set(df, factor)), hn::LoadU(df, weight + i));
+    if constexpr (kBias) y = hn::Add(y, hn::LoadU(df, bias + i));
+    return y;
+  }
+  HWY_INLINE VF whole(std::int64_t i) const { return of(L::load(x + i * L::kBytes), i); }
+  HWY_INLINE VF part(std::int64_t i) const { return of(load_part<L>(x, i, dim), i); }
+};
+
+template <class L, class T, bool kBias>
+void scale_store_as(const std::byte* x, const Scales& s, std::byte* out, bool stream, const void* ahead) {
   for (std::int64_t h = 0; h < s.heads; ++h) {
-    const VF f = hn::Set(df, s.factors[h]);
-    const float* weight = kWeight ? s.weight + h * s.weight_stride : nullptr;
-    const float* bias = kBias ? s.bias + h * s.weight_stride : nullptr;
-    const float* row = x + h * n;
-    std::byte* to = out + h * n * T::kBytes;
-    const auto value = [&](std::int64_t j) HWY_ATTR { return scaled<kWeight, kBias>(row, j, f, weight, bias); };
+    const ScaledHead<L, kBias> head(x, s, h);
+    std::byte* to = out + h * s.dim * T::kBytes;
+    const auto value = [&](std::int64_t j) HWY_ATTR { return head.whole(j); };
     std::int64_t i = 0;
-    for (; i + kLine <= n; i += kLine) {
-      bring_near(ahead, h * n + i, kLine);
+    for (; i + kLine <= s.dim; i += kLine) {
+      bring_near(ahead, h * s.dim + i, kLine);
       store_line<T>(value, to, i, stream);
     }
-    for (; i < n; i += kLanes) store_part<T>(value(i), to, i, n);
+    for (; i < s.dim; i += kLanes) store_part<T>(head.part(i), to, i, s.dim);
   }
 }
 
-template <class T>
-void scale_store_to(const float* x, const Scales& s, std::byte* out, bool stream, const void* ahead) {
-  if (s.weight != nullptr && s.bias != nullptr) return scale_store_as<T, true, true>(x, s, out, stream, ahead);
-  if (s.weight != nullptr) return scale_store_as<T, true, false>(x, s, out, stream, ahead);
-  if (s.bias != nullptr) return scale_store_as<T, false, true>(x, s, out, stream, ahead);
-  return scale_store_as<T, false, false>(x, s, out, stream, ahead);
+template <class L>
+void scale_store_of(Elem type, const std::byte* x, const Scales& s, std::byte* out, bool stream, const void* ahead) {
+  const bool bias = s.bias != nullptr;
+  switch (type) {
+    case Elem::f32:
+      return bias ? scale_store_as<L, F32, true>(x, s, out, stream, ahead) : scale_store_as<L, F32, false>(x, s, out, stream, ahead);
+    case Elem::f16:
+      return bias ? scale_store_as<L, F16, true>(x, s, out, stream, ahead) : scale_store_as<L, F16, false>(x, s, out, stream, ahead);
+    default:
+      return bias ? scale_store_as<L, Bf16, true>(x, s, out, stream, ahead) : scale_store_as<L, Bf16, false>(x, s, out, stream, ahead);
+  }
 }
 
-void scale_store(Elem type, const float* x, const Scales& s, void* out, bool stream, const void* ahead) {
+void scale_store(Elem from, Elem type, const void* x, const Scales& s, void* out, bool stream, const void* ahead) {
+  const auto* p = static_cast<const std::byte*>(x);
   auto* o = static_cast<std::byte*>(out);
   const std::int64_t bytes = s.dim * (type == Elem::f32 ? 4 : 2);  // of a head: every one must begin a line
   stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0 && (s.heads == 1 || bytes % 64 == 0);
-  switch (type) {
-    case Elem::f32: return scale_store_to<F32>(x, s, o, stream, ahead);
-    case Elem::f16: return scale_store_to<F16>(x, s, o, stream, ahead);
-    default: return scale_store_to<Bf16>(x, s, o, stream, ahead);
-  }
+  from == Elem::f32 ? scale_store_of<F32>(type, p, s, o, stream, ahead) : scale_store_of<Bf16>(type, p, s, o, stream, ahead);
 }
 
 /// The largest magnitude, as an integer: infinity and NaN are above all finite ones.
-template <bool kWeight, bool kBias>
-VI scale_largest_as(float* x, const Scales& s) {
-  const VF f = hn::Set(df, s.factors[0]);
-  const std::int64_t n = s.dim;
+template <class L, bool kBias>
+VI scale_largest_as(const std::byte* x, const Scales& s, float* out) {
+  const ScaledHead<L, kBias> head(x, s, 0);
   VI most = hn::Zero(di);
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    VF y = scaled<kWeight, kBias>(x, i, f, s.weight, s.bias);
-    if (i + kLanes > n) y = hn::IfThenElseZero(hn::FirstN(df, static_cast<std::size_t>(n - i)), y);
-    hn::StoreU(y, df, x + i);
+  const auto keep = [&](VF y, std::int64_t i) HWY_ATTR {
+    hn::StoreU(y, df, out + i);
     most = hn::Max(most, hn::BitCast(di, hn::Abs(y)));
-  }
+  };
+  std::int64_t i = 0;
+  for (; i + kLanes <= s.dim; i += kLanes) keep(head.whole(i), i);
+  if (i < s.dim) keep(hn::IfThenElseZero(hn::FirstN(df, static_cast<std::size_t>(s.dim - i)), head.part(i)), i);
   return most;
 }
 
-float scale_largest(float* x, const Scales& s) {
-  VI most;
-  if (s.weight != nullptr && s.bias != nullptr) {
-    most = scale_largest_as<true, true>(x, s);
-  } else if (s.weight != nullptr) {
-    most = scale_largest_as<true, false>(x, s);
-  } else if (s.bias != nullptr) {
-    most = scale_largest_as<false, true>(x, s);
-  } else {
-    most = scale_largest_as<false, false>(x, s);
-  }
+float scale_largest(Elem from, const void* x, const Scales& s, float* out) {
+  const auto* p = static_cast<const std::byte*>(x);
+  const bool bias = s.bias != nullptr;
+  VI most = from == Elem::f32 ? (bias ? scale_largest_as<F32, true>(p, s, out) : scale_largest_as<F32, false>(p, s, out))
+                              : (bias ? scale_largest_as<Bf16, true>(p, s, out) : scale_largest_as<Bf16, false>(p, s, out));
   const VI infinity = hn::Set(di, 0x7f800000);
   if (!hn::AllTrue(di, hn::Lt(most, infinity))) {
     most = hn::Zero(di);
     for (std::int64_t i = 0; i < s.dim; i += kLanes) {
-      const VI magnitude = hn::BitCast(di, hn::Abs(hn::LoadU(df, x + i)));
+      const VI magnitude = hn::BitCast(di, hn::Abs(hn::LoadU(df, out + i)));
       most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, infinity), magnitude));
     }
   }
@@ -277,8 +302,6 @@ float norm_step(Elem type, const NormStep& step, std::int64_t n) {
     default: return residual ? norm_step_as<Bf16, true>(step, n) : norm_step_as<Bf16, false>(step, n);
   }
 }
-
-void scale(float* x, const Scales& s) { scale_store_to<F32>(x, s, reinterpret_cast<std::byte*>(x), false, nullptr); }
 
 /// Pairs that lie side by side: x cos + (neighbour) (-sin or sin), the two factors laid out once for all heads.
 void rotate_neighbours(float* x, std::int64_t heads, std::int64_t stride, std::int64_t pairs, const float* cos, const float* sin) {
@@ -344,10 +367,9 @@ void flush() { hwy::FlushStream(); }
 
 void set_rows(Kernels& k) {
   k.load = load;
-  k.load_heads = load_heads;
+  k.squares = squares;
   k.load_sum = load_sum;
   k.centre = centre;
-  k.scale = scale;
   k.scale_largest = scale_largest;
   k.scale_store = scale_store;
   k.norm_step = norm_step;

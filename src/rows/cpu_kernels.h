@@ -25,7 +25,7 @@ struct NormStep {
   bool stream = false;
 };
 
-/// x [heads, dim] becomes x * factors[head] * weight + bias (null: 1, 0).
+/// x [heads, dim] becomes x * factors[head] * weight + bias (null: 0).
 struct Scales {
   std::int64_t heads = 1;
   std::int64_t dim = 0;
@@ -38,8 +38,8 @@ struct Scales {
 struct Kernels {
   /// Dense elements of any type as f32; returns the sum of their squares (of 4 bits: from an even element on, and no sum).
   float (*load)(abi::Elem type, const void* source, std::int64_t n, float* out);
-  /// The same of [heads, dim] of f32, f16 or bf16, with a sum for each head.
-  void (*load_heads)(abi::Elem type, const void* source, std::int64_t heads, std::int64_t dim, float* out, float* squares);
+  /// The sum of the squares of each head of [heads, dim]. Here and in what scales, `type` and `from` are f32 or bf16.
+  void (*squares)(abi::Elem type, const void* x, std::int64_t heads, std::int64_t dim, float* sums);
   /// x + residual, also stored as `type` (which may be either source) where `sum` is not null; returns the sum of squares.
   float (*load_sum)(abi::Elem type, const void* x, const void* residual, std::int64_t n, float* out, void* sum);
   /// An activation of two rows, stored as `to`: `from` or f32. Interleaved: of the even and odd elements of the first. `stream`: past the
@@ -48,11 +48,10 @@ struct Kernels {
                    float alpha, float limit, void* out, bool stream);
   /// Subtracts the mean; returns the sum of squares of what is left.
   float (*centre)(float* x, std::int64_t n);
-  void (*scale)(float* x, const Scales& scales);
-  /// The same of one head; returns the largest finite magnitude.
-  float (*scale_largest)(float* x, const Scales& scales);
-  /// Scaled and stored as elements of 32 or 16 bits.
-  void (*scale_store)(abi::Elem type, const float* x, const Scales& scales, void* out, bool stream, const void* ahead);
+  /// Scaled and stored as elements of 32 or 16 bits, which may take the place of `x` where they are of its type.
+  void (*scale_store)(abi::Elem from, abi::Elem type, const void* x, const Scales& scales, void* out, bool stream, const void* ahead);
+  /// Of one head, as f32; returns the largest finite magnitude.
+  float (*scale_largest)(abi::Elem from, const void* x, const Scales& scales, float* out);
   /// A plain RMSNorm's step (NormStep), all of one type; returns the next row's sum of squares.
   float (*norm_step)(abi::Elem type, const NormStep& step, std::int64_t n);
   /// Rotates the pairs of x [heads, 2 pairs], whose heads are `stride` apart.
