@@ -366,7 +366,7 @@ void store_divided(Elem from, Elem type, const void* x, std::int64_t n, float* d
   stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
   if (from == Elem::f32) return store_divided_of<F32>(type, p, n, divisors, o, stream, ahead);
   if (from == Elem::bf16) return store_divided_of<Bf16>(type, p, n, divisors, o, stream, ahead);
-  alignas(64) float some[2 * kWidened / 128 + 2 * kLanes];
+  alignas(64) float some[2 * kWidened / 128 + 2 * kLanes] = {};
   widened(p, n, [&](std::int64_t i, const std::byte* row, std::int64_t count) HWY_ATTR {
     for (std::int64_t b = 0; b < (count + 127) / 128; ++b) some[b] = divisors[i / 128 + b];
     store_divided_of<F32>(type, row, count, some, o + i, stream, nullptr);
