@@ -44,6 +44,7 @@ struct PartJob {
   bool plain = false;         // stored as they are read, with no stage between
   bool dense_x = false, dense_second = false, dense_sum = false, dense_out = false;
   bool stream = false;
+  bool far = false;  // the source does not stay in a cache anyway
 };
 
 /// Buffers of one worker.
@@ -95,6 +96,7 @@ PartJob prepare(const Kernels& k, const abi::PartConfig& c, const abi::RowPart& 
     std::fill_n(job.weight.data(), c.dim + kPad, 1.0F);
   }
   if (c.has_bias) widen(a.bias, 0, job.bias);
+  job.far = rows * a.heads * bytes_of(c.x, c.dim) >= kStreamBytes;
   job.stream = a.out.data != a.x.data && a.out.data != a.second.data && rows * a.heads * bytes_of(c.out, c.dim) >= kStreamBytes;
   return job;
 }
@@ -325,7 +327,7 @@ class RowWorker {
 
   /// What is most likely read after the elements before `end`: what lies behind them.
   const std::byte* ahead(std::int64_t row, std::int64_t head, std::int64_t end) const {
-    return job_.stream && job_.dense_x ? at(a_.x, row, head) + end * a_.x.dim_stride * (c_.interleaved ? 2 : 1) : nullptr;
+    return job_.far && job_.dense_x ? at(a_.x, row, head) + end * a_.x.dim_stride * (c_.interleaved ? 2 : 1) : nullptr;
   }
 
   /// Codes of x / scale, for the elements before `end`.
