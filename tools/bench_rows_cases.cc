@@ -190,12 +190,14 @@ void add_ropes(std::vector<RowsBenchCase>& all) {
                        RopeAppendArgs a;
                        RopeArgs& r = a.rope;
                        r.q = r.q_out = m.tensor(DType::bf16, {rows, c.q_heads, c.dim});
+                       // Norms in place, again and again, would end in subnormal numbers.
+                       if (c.norm) r.q_out = m.tensor(DType::bf16, {rows, c.q_heads, c.dim});
                        r.k = m.tensor(DType::bf16, {rows, c.k_heads, c.dim});
                        r.cos_sin = m.tensor(DType::f32, {rows, c.dim});
                        r.interleaved = c.interleaved;
                        if (c.norm) r.q_weight = r.k_weight = m.tensor(DType::bf16, {c.dim});
                        if (!c.append) {
-                         r.k_out = r.k;
+                         r.k_out = c.norm ? m.tensor(DType::bf16, {rows, c.k_heads, c.dim}) : r.k;
                          std::vector<std::int64_t> positions(static_cast<std::size_t>(rows));
                          std::iota(positions.begin(), positions.end(), 0);
                          r.positions = m.indices(positions);
