@@ -65,6 +65,37 @@ TEST(Rows, LongRowsOfBlocksMatchTheReference) {
   }
 }
 
+/// Quotients are exact whatever they are made of, so that codes and scales have the same bits on every target: of numbers whose scales have
+/// usable reciprocals, and of some whose scales have none.
+TEST(Rows, CodesAreTheSameOnEveryTarget) {
+  using enum QuantScale;
+  const std::pair<DType, QuantScale> kinds[] = {{DType::e4m3, tensor}, {DType::e5m2, tensor}, {DType::i8, tensor}, {DType::e4m3, token},
+                                                {DType::e4m3, block},  {DType::i8, block},    {DType::e5m2, mx},   {DType::e4m3, tile},
+                                                {DType::nvfp4, block}, {DType::mxfp4, block}, {DType::e5m2, token}};
+  for (const DType x : {DType::f32, DType::f16, DType::bf16}) {
+    for (const auto& [out, scale] : kinds) {
+      for (const float spread : {1.0F, 1e-28F, 1e28F}) {
+        if (x == DType::f16 && spread != 1.0F) continue;
+        RowsProblem p({.name = "codes",
+                       .op = cases::RowsOp::quantize,
+                       .x = x,
+                       .out = out,
+                       .rows = 33,
+                       .dim = 2400,
+                       .scale = scale,
+                       .spread = spread});
+        std::vector<std::byte> codes, scales;
+        for (const CpuTarget target : available_cpu_targets()) {
+          p.run(Context(ContextOptions{.num_workers = 1, .target = target}));
+          if (codes.empty()) codes = p.out.block, scales = p.scales.block;
+          EXPECT_TRUE(codes == p.out.block && scales == p.scales.block)
+              << name(target) << ", " << name(x) << " to " << name(out) << ", scale " << static_cast<int>(scale) << ", " << spread;
+        }
+      }
+    }
+  }
+}
+
 /// Many rows, so that workers take part and stores go past the caches; the bits of one worker.
 TEST(Rows, WorkersDoNotChangeBits) {
   for (const RowsCase& c : {RowsCase{.name = "rms", .rows = 4200, .dim = 1024, .residual = true, .residual_out = true},

@@ -44,11 +44,12 @@ struct PartJob {
   bool plain = false;         // stored as they are read, with no stage between
   bool dense_x = false, dense_second = false, dense_sum = false, dense_out = false;
   bool stream = false;
+  bool far = false;  // the source does not stay in a cache anyway
 };
 
 /// Buffers of one worker.
 struct Buffers {
-  Floats row, scratch;
+  Floats row, scratch, factors;
   std::vector<std::byte> gathered, gathered_second, packed, scales;
 };
 
@@ -87,8 +88,15 @@ PartJob prepare(const Kernels& k, const abi::PartConfig& c, const abi::RowPart& 
       for (std::int64_t d = 0; offset != 0 && d < c.dim; ++d) row[d] += offset;
     }
   };
-  if (c.has_weight) widen(a.weight, a.weight_offset, job.weight);
+  if (c.has_weight) {
+    widen(a.weight, a.weight_offset, job.weight);
+  } else if (c.norm != Norm::none) {
+    job.weight_heads = 1;
+    job.weight.enlarge(static_cast<std::size_t>(c.dim + kPad));
+    std::fill_n(job.weight.data(), c.dim + kPad, 1.0F);
+  }
   if (c.has_bias) widen(a.bias, 0, job.bias);
+  job.far = rows * a.heads * bytes_of(c.x, c.dim) >= kStreamBytes;
   job.stream = a.out.data != a.x.data && a.out.data != a.second.data && rows * a.heads * bytes_of(c.out, c.dim) >= kStreamBytes;
   return job;
 }
@@ -151,18 +159,14 @@ class RowWorker {
     b_.scratch.enlarge(b_.row.size());
     float* row = b_.row.data();
     float* next = b_.scratch.data();
-    std::vector<float> ones;
     const float* weight = job_.weight.data();
-    if (!c_.has_weight) {
-      ones.assign(static_cast<std::size_t>(n + kPad), 1.0F);
-      weight = ones.data();
-    }
     float squares = load(begin, 0, 0, n);
     for (std::int64_t r = begin; r < end; ++r) {
-      const float factor = 1.0F / std::sqrt(squares / static_cast<float>(n) + a_.eps);
+      const float factor = factor_of(squares);
       if (r + 1 == end) {
         if (!c_.residual) k_.load(c_.x, at(a_.x, r, 0), n, row);
-        return k_.scale_store(c_.out, row, n, factor, weight, nullptr, 1.0F, at(a_.out, r, 0), job_.stream, nullptr);
+        const Scales scales{.dim = n, .factors = &factor, .weight = weight};
+        return k_.scale_store(Elem::f32, c_.out, row, scales, at(a_.out, r, 0), job_.stream, nullptr);
       }
       const bool sum = a_.residual_out.data != nullptr;
       squares = k_.norm_step(c_.x,
@@ -221,9 +225,23 @@ class RowWorker {
     return squares;
   }
 
-  void rotate(float* x) {
+  void rotate(float* x, std::int64_t heads) {
     const float* cos = p_.cos_sin + position_ * p_.cos_sin_stride;
-    k_.rotate(c_.rotation, x + c_.rotary_begin, c_.rotary / 2, cos, cos + c_.rotary / 2);
+    k_.rotate(c_.rotation, x + c_.rotary_begin, heads, c_.dim, c_.rotary / 2, cos, cos + c_.rotary / 2);
+  }
+
+  /// Whether a norm reads its dense source twice, and no f32 buffer: the first cache holds a row of 16 bits more easily.
+  bool from_source() const { return c_.norm == Norm::rms && job_.dense_x && !c_.residual && c_.x != Elem::f16; }
+  float factor_of(float squares) const { return 1.0F / std::sqrt(squares / static_cast<float>(c_.dim) + a_.eps); }
+  /// Of heads from `head` on.
+  Scales scales_of(std::int64_t heads, std::int64_t head, const float* factors) const {
+    const std::int64_t stride = job_.weight_heads > 1 ? c_.dim : 0;
+    return {.heads = heads,
+            .dim = c_.dim,
+            .factors = factors,
+            .weight = job_.weight.data() + head * stride,
+            .bias = c_.has_bias ? job_.bias.data() + head * stride : nullptr,
+            .weight_stride = stride};
   }
 
   /// All heads of a row: one load and one store.
@@ -231,18 +249,28 @@ class RowWorker {
     float* x = b_.row.data();
     const std::int64_t n = a_.heads * c_.dim;
     if (job_.plain) return store(row, 0, 0, n, out_at(row, 0), c_.x, at(a_.x, row, 0));
-    if (c_.norm == Norm::none) load(row, 0, 0, n);
-    for (std::int64_t head = 0; head < a_.heads; ++head) {
-      float* y = x + head * c_.dim;
-      if (c_.norm != Norm::none) {
-        float squares = k_.load(c_.x, at(a_.x, row, head), c_.dim, y);
-        if (c_.norm == Norm::layer) squares = k_.centre(y, c_.dim);
-        const float factor = 1.0F / std::sqrt(squares / static_cast<float>(c_.dim) + a_.eps);
-        const std::size_t first = static_cast<std::size_t>(job_.weight_heads > 1 ? head * c_.dim : 0);
-        k_.scale(y, c_.dim, factor, c_.has_weight ? job_.weight.data() + first : nullptr, c_.has_bias ? job_.bias.data() + first : nullptr);
+    if (c_.norm == Norm::none) {
+      load(row, 0, 0, n);
+    } else {
+      b_.factors.enlarge(static_cast<std::size_t>(a_.heads));
+      float* factors = b_.factors.data();
+      const std::byte* from = at(a_.x, row, 0);
+      if (from_source()) {
+        k_.squares(c_.x, from, a_.heads, c_.dim, factors);
+      } else {
+        load(row, 0, 0, n);
+        if (c_.norm == Norm::rms) k_.squares(Elem::f32, x, a_.heads, c_.dim, factors);
       }
-      if (c_.rotation != Rotation::none) rotate(y);
+      for (std::int64_t head = 0; head < a_.heads; ++head)
+        factors[head] = factor_of(c_.norm == Norm::layer ? k_.centre(x + head * c_.dim, c_.dim) : factors[head]);
+      const Scales scales = scales_of(a_.heads, 0, factors);
+      const Elem type = from_source() ? c_.x : Elem::f32;
+      const void* values = from_source() ? static_cast<const void*>(from) : x;
+      if (c_.rotation == Rotation::none && c_.scaling == Scaling::none)
+        return k_.scale_store(type, c_.out, values, scales, out_at(row, 0), job_.stream, ahead(row, 0, n));
+      k_.scale_store(type, Elem::f32, values, scales, x, false, nullptr);
     }
+    if (c_.rotation != Rotation::none) rotate(x, a_.heads);
     store(row, 0, 0, n, out_at(row, 0), Elem::f32, x);
   }
 
@@ -264,24 +292,31 @@ class RowWorker {
     std::byte* out = out_at(row, head);
     out += bits_of(c_.out) == 4 ? begin / 2 : begin * a_.out.dim_stride;
     if (job_.plain) return store(row, head, begin, n, out, c_.x, at(a_.x, row, head) + begin * a_.x.dim_stride);
-    float squares = load(row, head, begin, n);
-    if (c_.norm != Norm::none) {
-      if (c_.norm == Norm::layer) squares = k_.centre(x, n);
-      const float factor = 1.0F / std::sqrt(squares / static_cast<float>(n) + a_.eps);
-      const std::size_t first = static_cast<std::size_t>(job_.weight_heads > 1 ? head * n : 0);
-      const float* weight = c_.has_weight ? job_.weight.data() + first : nullptr;
-      const float* bias = c_.has_bias ? job_.bias.data() + first : nullptr;
-      if (c_.rotation == Rotation::none && given_scale() && job_.dense_out && bits_of(c_.out) != 4)
-        return k_.scale_store(c_.out, x, n, factor, weight, bias, scale_of(head), out, job_.stream, ahead(row, head, begin + n));
+    if (c_.norm == Norm::none) {
+      load(row, head, begin, n);
+    } else {
+      const std::byte* from = at(a_.x, row, head);
+      const bool direct = from_source();
+      float factor = 0;
+      if (direct) {
+        k_.squares(c_.x, from, 1, n, &factor);
+      } else {
+        factor = load(row, head, begin, n);
+      }
+      factor = factor_of(c_.norm == Norm::layer ? k_.centre(x, n) : factor);
+      const Scales scales = scales_of(1, head, &factor);
+      const Elem type = direct ? c_.x : Elem::f32;
+      const void* values = direct ? static_cast<const void*>(from) : x;
+      if (c_.rotation == Rotation::none && c_.scaling == Scaling::none && job_.dense_out)
+        return k_.scale_store(type, c_.out, values, scales, out, job_.stream, ahead(row, head, begin + n));
       if (c_.rotation == Rotation::none && c_.scaling == Scaling::row)
-        return store_scaled(row, head, n, k_.scale_largest(x, n, factor, weight, bias), out, Elem::f32, x);
-      k_.scale(x, n, factor, weight, bias);
+        return store_scaled(row, head, n, k_.scale_largest(type, values, scales, x), out, Elem::f32, x);
+      k_.scale_store(type, Elem::f32, values, scales, x, false, nullptr);
     }
-    if (c_.rotation != Rotation::none) rotate(x);
+    if (c_.rotation != Rotation::none) rotate(x, 1);
     store(row, head, begin, n, out, Elem::f32, x);
   }
 
-  bool given_scale() const { return c_.scaling == Scaling::none || c_.scaling == Scaling::tensor || c_.scaling == Scaling::head; }
   /// A scale that is given, or 1.
   float scale_of(std::int64_t head) const {
     if (c_.scaling == Scaling::none) return 1.0F;
@@ -292,7 +327,7 @@ class RowWorker {
 
   /// What is most likely read after the elements before `end`: what lies behind them.
   const std::byte* ahead(std::int64_t row, std::int64_t head, std::int64_t end) const {
-    return job_.stream && job_.dense_x ? at(a_.x, row, head) + end * a_.x.dim_stride * (c_.interleaved ? 2 : 1) : nullptr;
+    return job_.far && job_.dense_x ? at(a_.x, row, head) + end * a_.x.dim_stride * (c_.interleaved ? 2 : 1) : nullptr;
   }
 
   /// Codes of x / scale, for the elements before `end`.
@@ -329,7 +364,7 @@ class RowWorker {
     const std::int64_t block = block_of(c_.scaling, c_.out);
     const std::int64_t blocks = ceil_div(n, block);
     const std::int64_t size = block == 128 ? 4 : 1;
-    const auto room = static_cast<std::size_t>(blocks + 2 * kPad);
+    const auto room = static_cast<std::size_t>(2 * (blocks + kPad));
     b_.scratch.enlarge(room);
     if (b_.scales.size() < room * 4) b_.scales.resize(room * 4);
     std::byte* codes = out;

@@ -18,6 +18,8 @@ void set_codes(Kernels& k) {
   k.largest = largest;
   k.store = store;
   k.store_blocks = store_blocks;
+  k.raise_largest = raise_largest;
+  k.store_divided = store_divided;
   k.scale_blocks = scale_blocks;
 }
 

@@ -18,6 +18,7 @@ using abi::Elem;
 using abi::Scaling;
 
 constexpr std::int64_t kTile = 128;
+constexpr std::int64_t kStrip = 2048;                         // columns of tiles that are done together: in the second cache
 constexpr std::int64_t kPiece = 2048;                         // elements at once: a multiple of every block
 constexpr std::int64_t kStreamBytes = std::int64_t{8} << 20;  // as in cpu.cc
 
@@ -62,26 +63,35 @@ void quantize_tiles_on_cpu(const Context& context, const Kernels& k, const Launc
   const abi::PartConfig& c = launch.configs[0];
   const abi::RowPart& a = launch.params.parts[0];
   const std::int64_t rows = launch.params.rows;
-  const std::int64_t columns = ceil_div(c.dim, kTile);
+  const std::int64_t strips = ceil_div(c.dim, kStrip);
+  const std::int64_t size = bits_of(c.x) / 8;
   const bool stream = rows * c.dim >= kStreamBytes;
-  share(context, ceil_div(rows, kTile) * columns, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<std::byte> source(kTile * 4), codes(kTile);
-    for (std::int64_t tile = begin; tile < end; ++tile) {
-      const std::int64_t first = tile / columns * kTile;
-      const std::int64_t d = tile % columns * kTile;
+  share(context, ceil_div(rows, kTile) * strips, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::byte> source(kStrip * 4), codes(kStrip);
+    Floats most, scales;
+    most.enlarge(kStrip / kTile + kPad);
+    scales.enlarge(2 * (kStrip / kTile + kPad));
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t first = i / strips * kTile;
+      const std::int64_t d = i % strips * kStrip;
       const std::int64_t height = std::min(kTile, rows - first);
-      const std::int64_t n = std::min<std::int64_t>(kTile, c.dim - d);
+      const std::int64_t n = std::min<std::int64_t>(kStrip, c.dim - d);
       const auto row = [&](std::int64_t r) { return gather(a.x, c.x, first + r, 0, d, n, source); };
-      float most = 0;
-      for (std::int64_t r = 0; r < height; ++r) most = std::max(most, k.largest(c.x, row(r), n));
-      const ChosenScale chosen = f32_scale(most, largest(type_of(c.out)), a.global_scale);
-      std::memcpy(a.scales + first / kTile * a.scale_row_stride + d / kTile * a.scale_block_stride, &chosen.stored, sizeof(float));
+      std::fill_n(most.data(), kStrip / kTile, 0.0F);
+      for (std::int64_t r = 0; r < height; ++r) k.raise_largest(c.x, row(r), n, most.data());
+      for (std::int64_t t = 0; t < ceil_div(n, kTile); ++t) {
+        const ChosenScale chosen = f32_scale(most.data()[t], largest(type_of(c.out)), a.global_scale);
+        std::memcpy(a.scales + first / kTile * a.scale_row_stride + (d / kTile + t) * a.scale_block_stride, &chosen.stored, sizeof(float));
+        scales.data()[t] = chosen.scale;
+      }
       const bool dense = a.out.dim_stride == 1;
-      const bool more = a.x.dim_stride == bits_of(c.x) / 8 && d + 2 * kTile <= c.dim;  // the next tile is beside this one
+      const bool dense_x = a.x.dim_stride == size;
       for (std::int64_t r = 0; r < height; ++r) {
         std::byte* out = place(a.out, c.out, first + r, 0, d);
-        const std::byte* from = row(r);
-        k.store(c.x, c.out, from, n, chosen.scale, dense ? out : codes.data(), stream && dense, more ? from + n * a.x.dim_stride : nullptr);
+        const std::byte* next = nullptr;  // the strip beside this one, or below it
+        if (dense_x && d + n < c.dim) next = place(a.x, c.x, first + r, 0, d + n);
+        if (dense_x && d + n == c.dim && first + kTile + r < rows) next = place(a.x, c.x, first + kTile + r, 0, 0);
+        k.store_divided(c.x, c.out, row(r), n, scales.data(), dense ? out : codes.data(), stream && dense, next);
         if (!dense) scatter(codes.data(), out, a.out.dim_stride, 1, n);
       }
     }
@@ -125,7 +135,7 @@ void dequantize_on_cpu(const Context& context, const Kernels& k, const Launch& l
           if (c.x == Elem::nvfp4 && a.swizzled_columns == 0 && a.scale_block_stride == 1) {
             const std::byte* codes = reinterpret_cast<const std::byte*>(a.scales) + row * a.scale_row_stride + head * a.scale_head_stride;
             k.load(Elem::e4m3, codes + d / block, ceil_div(n, block), factors.data());
-            k.scale(factors.data(), ceil_div(n, block), a.global_scale, nullptr, nullptr);
+            for (std::int64_t i = 0; i < ceil_div(n, block); ++i) factors.data()[i] *= a.global_scale;
           } else {
             for (std::int64_t i = 0; i < n; i += step) factors.data()[i / step] = scale_at(row, head, d + i);
           }

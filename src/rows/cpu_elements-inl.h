@@ -26,21 +26,21 @@ inline constexpr DF df;
 inline constexpr DI di;
 inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 
-/// Codes of floats of kExp exponent and kMan mantissa bits, sign apart, in the low bits of each lane; bits above are arbitrary. A power of
-/// two whose last place is that of x in the format (at least that of its subnormals) is added, so that the adder rounds and the sum's last
-/// bits are x in those places; the exponent field moved down makes the code of them. The power's own last bits cancel the bias.
+/// Codes of floats of kExp exponent and kMan mantissa bits, for x >= 0, in the low 16 bits of each lane; bits above are arbitrary. A power
+/// of two whose last place is that of x in the format (at least that of its subnormals) is added, so that the adder rounds and the sum's
+/// last bits are x in those places; the exponent field moved down makes the code of them. The factor's own last bits cancel the bias.
+/// Beyond the largest code they go on counting, up to 2^(127 - 23).
 template <int kExp, int kMan>
-HWY_INLINE VI round_magnitude(VI magnitude) {
+HWY_INLINE VI round_magnitude(VF x) {
   constexpr int kBias = (1 << (kExp - 1)) - 1;
   constexpr int kShift = 23 - kMan;
   constexpr int kLowest = 127 + 1 - kBias;
-  constexpr int kCodes = 1 << (kExp + kMan);
-  constexpr int kCancel = kCodes - ((kLowest + kShift) << kMan) % kCodes;
-  static_assert(kCancel % 2 == 0 && kCancel < (1 << 22));  // even: ties stay ties
-  const VI exponent = hn::Max(hn::And(magnitude, hn::Set(di, 0x7f800000)), hn::Set(di, kLowest << 23));
-  const VI power = hn::Add(exponent, hn::Set(di, (kShift << 23) + kCancel));
-  const VI sum = hn::BitCast(di, hn::Add(hn::BitCast(df, magnitude), hn::BitCast(df, power)));
-  return hn::Add(sum, hn::ShiftRight<kShift>(power));
+  constexpr int kCancel = -((kLowest + kShift) << kMan) & 0xffff;
+  static_assert(kCancel % 2 == 0 && kCancel + (2 << kMan) < (1 << kShift));  // even: ties stay ties
+  const VI exponent = hn::Max(hn::And(hn::BitCast(di, x), hn::Set(di, 0x7f800000)), hn::Set(di, kLowest << 23));
+  const VF factor = hn::BitCast(df, hn::Set(di, ((127 + kShift) << 23) + kCancel));
+  const VI sum = hn::BitCast(di, hn::MulAdd(hn::BitCast(df, exponent), factor, x));  // the product is exact
+  return hn::Add(sum, hn::ShiftRight<kShift>(sum));
 }
 
 /// A small float without its sign, as round_magnitude leaves it. kMax: the f32 bits of the largest code's value, kNan: of the value whose
@@ -49,7 +49,7 @@ template <int kExp, int kMan, int kMax, int kNan>
 HWY_INLINE VI encode_magnitude(VF x) {
   const VI magnitude = hn::And(hn::BitCast(di, x), hn::Set(di, 0x7fffffff));
   const VI bounded = hn::Min(magnitude, hn::Set(di, kMax));
-  return round_magnitude<kExp, kMan>(hn::IfThenElse(hn::RebindMask(di, hn::IsNaN(x)), hn::Set(di, kNan), bounded));
+  return round_magnitude<kExp, kMan>(hn::BitCast(df, hn::IfThenElse(hn::RebindMask(di, hn::IsNaN(x)), hn::Set(di, kNan), bounded)));
 }
 
 /// The code in the low bits of each lane, those above are 0; the sign goes to bit kSign.
@@ -66,19 +66,34 @@ using VU8 = hn::Vec<DU8>;
 inline constexpr DU16 du16;
 inline constexpr DU8 du8;
 
-/// with_sign of two vectors in lanes of 16 bits.
-template <int kSign>
-HWY_INLINE VU16 join_with_sign(VI low, VI high, VF x, VF y) {
-  const VU16 code = hn::And(hn::ConcatEven(du16, hn::BitCast(du16, high), hn::BitCast(du16, low)), hn::Set(du16, (1 << kSign) - 1));
-  const VU16 sign = hn::ShiftRight<15 - kSign>(hn::ConcatOdd(du16, hn::BitCast(du16, y), hn::BitCast(du16, x)));
-  return hn::OrAnd(code, sign, hn::Set(du16, 1 << kSign));
+/// The low halves of the lanes of two vectors, in turns.
+HWY_INLINE VU16 weave(VI a, VI b) { return hn::BitCast(du16, hn::OrAnd(hn::ShiftLeft<16>(b), a, hn::Set(di, 0xffff))); }
+/// The high halves.
+HWY_INLINE VU16 weave_high(VF a, VF b) {
+  const hn::RebindToUnsigned<DF> du;
+  return hn::BitCast(du16, hn::OrAnd(hn::ShiftRight<16>(hn::BitCast(du, a)), hn::BitCast(du, b), hn::Set(du, 0xffff0000U)));
 }
+/// Codes of two vectors of magnitudes in turns, the largest being kMost, with the signs of `signs` (the top bits) in bit kSign.
+template <int kExp, int kMan, int kMost, int kSign>
+HWY_INLINE VU16 weave_codes(VF a, VF b, VU16 signs) {
+  const VU16 codes = weave(round_magnitude<kExp, kMan>(a), round_magnitude<kExp, kMan>(b));
+  return hn::OrAnd(hn::Min(codes, hn::Set(du16, kMost)), hn::ShiftRight<15 - kSign>(signs), hn::Set(du16, 1 << kSign));
+}
+
+/// Magnitudes of 2 kLanes elements that lie side by side, in two vectors, and their signs as the top bits of lanes of 16 bits, a's and b's
+/// in turns. Of a type that is `kWoven` the vectors have the even and the odd elements, of others one half after the other.
+struct Pair {
+  VF a, b;
+  VU16 signs;
+};
+HWY_INLINE Pair pair_of(VF a, VF b) { return {hn::Abs(a), hn::Abs(b), weave_high(a, b)}; }
 
 struct F32 {
   static constexpr int kBytes = 4;
+  static constexpr bool kWoven = false;
   static HWY_INLINE VF load(const std::byte* p) { return hn::LoadU(df, reinterpret_cast<const float*>(p)); }
   static HWY_INLINE void store(VF x, std::byte* p) { hn::StoreU(x, df, reinterpret_cast<float*>(p)); }
-  static HWY_INLINE void stream(VF x, std::byte* p) { hn::Stream(x, df, reinterpret_cast<float*>(p)); }
+  static HWY_INLINE Pair load_pair(const std::byte* p) { return pair_of(load(p), load(p + kLanes * kBytes)); }
 };
 
 /// A type of 16 bits, from the code in the low half of each lane.
@@ -93,18 +108,41 @@ struct Half {
 using V16 = hn::Vec<hn::Rebind<std::uint16_t, DF>>;
 
 struct Bf16 : Half<Bf16> {
+  static constexpr bool kWoven = true;
+  static HWY_INLINE Pair load_pair(const std::byte* p) {
+    const VU16 codes = hn::LoadU(du16, reinterpret_cast<const std::uint16_t*>(p));
+    const VI magnitudes = hn::BitCast(di, hn::And(codes, hn::Set(du16, 0x7fff)));
+    return {hn::BitCast(df, hn::ShiftLeft<16>(magnitudes)), hn::BitCast(df, hn::And(magnitudes, hn::Set(di, 0x7fff0000))), codes};
+  }
   static HWY_INLINE VF load(const std::byte* p) {
     const hn::Rebind<std::uint16_t, DF> d16;
     const hn::RebindToUnsigned<DF> du;
     return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)))));
   }
-  /// The code in the upper half of each lane.
-  static HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> rounded(VF x) {
+  /// 2 kLanes elements: the even and the odd ones.
+  static HWY_INLINE void load_both(const std::byte* p, VF& even, VF& odd) {
+    const VI codes = hn::BitCast(di, hn::LoadU(du16, reinterpret_cast<const std::uint16_t*>(p)));
+    even = hn::BitCast(df, hn::ShiftLeft<16>(codes));
+    odd = hn::BitCast(df, hn::And(codes, hn::Set(di, -0x10000)));
+  }
+  /// The code in the upper half of each lane. NaN must have their last bits 0, as those have that come of bf16 numbers.
+  static HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> rounded_number(VF x) {
     const hn::RebindToUnsigned<DF> du;
     const auto bits = hn::BitCast(du, x);
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1U));
-    const auto number = hn::Add(hn::Add(bits, hn::Set(du, 0x7fffU)), odd);
-    return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), hn::Or(bits, hn::Set(du, 0x400000U)), number);
+    return hn::Add(hn::Add(bits, hn::Set(du, 0x7fffU)), odd);
+  }
+  /// Of any NaN.
+  static HWY_INLINE hn::Vec<hn::RebindToUnsigned<DF>> rounded(VF x) {
+    const hn::RebindToUnsigned<DF> du;
+    return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), hn::Or(hn::BitCast(du, x), hn::Set(du, 0x400000U)), rounded_number(x));
+  }
+  /// What load_both has read, and any vectors worked out from such.
+  static HWY_INLINE VU16 weave_both(VF even, VF odd) {
+    return weave_high(hn::BitCast(df, rounded_number(even)), hn::BitCast(df, rounded_number(odd)));
+  }
+  static HWY_INLINE VU16 join_numbers(VF x, VF y) {
+    return hn::ConcatOdd(du16, hn::BitCast(du16, rounded_number(y)), hn::BitCast(du16, rounded_number(x)));
   }
   static HWY_INLINE V16 encode(VF x) {
     const auto code = hn::ShiftRight<16>(rounded(x));
@@ -118,6 +156,7 @@ struct Bf16 : Half<Bf16> {
 };
 
 struct F16 : Half<F16> {
+  static constexpr bool kWoven = false;
   static HWY_INLINE VF load(const std::byte* p) {
     const hn::Rebind<std::uint16_t, DF> d16;
     return cpu::HWY_NAMESPACE::widen_f16(df, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)));
@@ -132,7 +171,8 @@ struct F16 : Half<F16> {
   static HWY_INLINE VU16 join(VF x, VF y) { return hn::Combine(du16, encode(y), encode(x)); }
 };
 
-/// A type of 8 bits, from the code in the low byte of each lane; `join` has two vectors' codes in lanes of 16 bits.
+/// A type of 8 bits, from the code in the low byte of each lane; `weave` has those of a pair of finite numbers in the low bytes of lanes of
+/// 16 bits.
 template <class Self>
 struct Byte {
   static constexpr int kBytes = 1;
@@ -150,9 +190,8 @@ struct E5m2 : Byte<E5m2> {
     const hn::Rebind<std::uint16_t, DF> d16;
     return cpu::HWY_NAMESPACE::widen_f16(df, hn::ShiftLeft<8>(hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(p)))));
   }
-  static HWY_INLINE VI magnitude(VF x) { return encode_magnitude<5, 2, 0x47600000, 0x47e00000>(x); }
-  static HWY_INLINE VI encode(VF x) { return with_sign<7>(magnitude(x), x); }
-  static HWY_INLINE VU16 join(VF x, VF y) { return join_with_sign<7>(magnitude(x), magnitude(y), x, y); }
+  static HWY_INLINE VI encode(VF x) { return with_sign<7>(encode_magnitude<5, 2, 0x47600000, 0x47e00000>(x), x); }
+  static HWY_INLINE VU16 weave(const Pair& x) { return weave_codes<5, 2, 0x7b, 7>(x.a, x.b, x.signs); }
 };
 struct E4m3 : Byte<E4m3> {
   static HWY_INLINE VF load(const std::byte* p) {
@@ -165,9 +204,8 @@ struct E4m3 : Byte<E4m3> {
     const VF nan = hn::Set(df, __builtin_nanf(""));
     return hn::IfThenElse(hn::Gt(hn::Abs(small), hn::Set(df, 1.8F)), nan, hn::Mul(small, hn::Set(df, 256.0F)));
   }
-  static HWY_INLINE VI magnitude(VF x) { return encode_magnitude<4, 3, 0x43e00000, 0x43f00000>(x); }
-  static HWY_INLINE VI encode(VF x) { return with_sign<7>(magnitude(x), x); }
-  static HWY_INLINE VU16 join(VF x, VF y) { return join_with_sign<7>(magnitude(x), magnitude(y), x, y); }
+  static HWY_INLINE VI encode(VF x) { return with_sign<7>(encode_magnitude<4, 3, 0x43e00000, 0x43f00000>(x), x); }
+  static HWY_INLINE VU16 weave(const Pair& x) { return weave_codes<4, 3, 0x7e, 7>(x.a, x.b, x.signs); }
 };
 struct I8 : Byte<I8> {
   static HWY_INLINE VF load(const std::byte* p) {
@@ -182,7 +220,12 @@ struct I8 : Byte<I8> {
     const VI number = hn::BitCast(di, hn::Add(hn::BitCast(df, clamped), magic));
     return hn::And(hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(di, 0x7f800001)), number), hn::Set(di, 0xff));
   }
-  static HWY_INLINE VU16 join(VF x, VF y) { return hn::ConcatEven(du16, hn::BitCast(du16, encode(y)), hn::BitCast(du16, encode(x))); }
+  static HWY_INLINE VU16 weave(const Pair& x) {
+    const hn::RebindToSigned<DU16> di16;
+    const auto number = [&](VF y) HWY_ATTR { return hn::BitCast(di, hn::Add(hn::Min(y, hn::Set(df, 127.0F)), hn::Set(df, 0x1p23F))); };
+    const VU16 sign = hn::BitCast(du16, hn::ShiftRight<15>(hn::BitCast(di16, x.signs)));
+    return hn::Sub(hn::Xor(HWY_NAMESPACE::weave(number(x.a), number(x.b)), sign), sign);
+  }
 };
 /// Two codes to a byte, the even element in the low nibble.
 struct E2m1 {
@@ -191,28 +234,26 @@ struct E2m1 {
   using D8 = hn::Rebind<std::uint8_t, D16>;
   using D8Wide = hn::Simd<std::uint8_t, kLanes, 0>;
   static HWY_INLINE VF number(VF x) { return hn::IfThenElseZero(hn::Eq(x, x), x); }
-  static HWY_INLINE VI magnitude(VF x) {
-    const VI bits = hn::And(hn::BitCast(di, x), hn::Set(di, 0x7fffffff));
-    return round_magnitude<2, 1>(hn::Min(bits, hn::Set(di, 0x40c00000)));
-  }
   static HWY_INLINE VI encode(VF x) {
     const VF y = number(x);
-    return with_sign<3>(magnitude(y), y);
+    const VI magnitude = hn::And(hn::BitCast(di, y), hn::Set(di, 0x7fffffff));
+    return with_sign<3>(round_magnitude<2, 1>(hn::BitCast(df, hn::Min(magnitude, hn::Set(di, 0x40c00000)))), y);
   }
-  /// Two vectors' bytes in the even lanes of 16 bits; the odd ones are arbitrary.
-  static HWY_INLINE VU16 join(VF x, VF y) {
-    const VF a = number(x), b = number(y);
-    const VI pairs = hn::BitCast(di, join_with_sign<3>(magnitude(a), magnitude(b), a, b));
-    return hn::BitCast(du16, hn::Or(pairs, hn::ShiftRight<12>(pairs)));
+  static HWY_INLINE VU16 weave(const Pair& x) { return weave_codes<2, 1, 7, 3>(x.a, x.b, x.signs); }
+  /// Of codes in the top bits of lanes; bits below are arbitrary.
+  static HWY_INLINE VF number_of(VI code) {
+    // As a float's exponent and mantissa from 1 on, with 0.5 and 0.75 in place of 0 and 0.5. (A subnormal factor takes 150 cycles.)
+    const VI bits = hn::ShiftRight<6>(hn::And(code, hn::Set(di, 0x70000000)));
+    const VF from_half = hn::BitCast(df, hn::Add(bits, hn::Set(di, 0x3f000000)));
+    const VF magnitude = hn::Min(from_half, hn::MulSub(from_half, hn::Set(df, 2.0F), hn::Set(df, 1.0F)));
+    return hn::BitCast(df, hn::OrAnd(hn::BitCast(di, magnitude), code, hn::Set(di, INT32_MIN)));
   }
   /// kLanes / 2 bytes.
   static HWY_INLINE VF load(const std::byte* p) {
     const D16 d16;
     const auto pair = hn::PromoteTo(d16, hn::LoadU(D8(), reinterpret_cast<const std::uint8_t*>(p)));
     const auto nibbles = hn::Or(hn::And(pair, hn::Set(d16, 0x0f)), hn::ShiftLeft<4>(hn::And(pair, hn::Set(d16, 0xf0))));
-    const VI code = hn::PromoteTo(di, hn::BitCast(D8Wide(), nibbles));
-    const VF magnitude = hn::Mul(hn::BitCast(df, hn::ShiftLeft<22>(hn::And(code, hn::Set(di, 7)))), hn::Set(df, 0x1p126F));
-    return hn::BitCast(df, hn::Or(hn::BitCast(di, magnitude), hn::ShiftLeft<28>(hn::And(code, hn::Set(di, 8)))));
+    return number_of(hn::ShiftLeft<28>(hn::PromoteTo(di, hn::BitCast(D8Wide(), nibbles))));
   }
   static HWY_INLINE void store(VF x, std::uint8_t* p) {
     const D16 d16;
@@ -240,52 +281,37 @@ HWY_INLINE void store_part(VF x, std::byte* out, std::int64_t i, std::int64_t n)
   __builtin_memcpy(out + i * T::kBytes, rest, static_cast<std::size_t>((n - i) * T::kBytes));
 }
 
-/// Vectors that store_line stores at once: a line of 64 bytes with the widest vectors, at least two of them.
-template <class T>
-inline constexpr int kLineVectors = T::kBytes == 4 || T::kBytes == 2 ? 2
-                                    : T::kBytes == 1                 ? 4
-                                                                     : 8;
-template <class T>
-inline constexpr int kLine = kLineVectors<T>* kLanes;
+/// Elements that store_line stores at once.
+inline constexpr int kLine = 2 * kLanes;
 
-/// While the line of T's codes at element i is stored: asks for as many 16-bit elements of `ahead` (null: nothing), which is read next.
-/// Where rows are gone through twice, memory would be idle the second time.
-template <class T>
-HWY_INLINE void bring_near(const void* ahead, std::int64_t i) {
+/// While the codes of `count` elements from i on are stored: asks for as many 16-bit elements of `ahead` (null: nothing), which is read
+/// next. Where rows are gone through twice, memory would be idle the second time.
+HWY_INLINE void bring_near(const void* ahead, std::int64_t i, int count) {
   if (ahead == nullptr) return;
-  for (int b = 0; b < 2 * kLine<T>; b += 64) hwy::Prefetch(static_cast<const std::byte*>(ahead) + 2 * i + b);
+  for (int b = 0; b < 2 * count; b += 64) hwy::Prefetch(static_cast<const std::byte*>(ahead) + 2 * i + b);
 }
 
-/// Stores the vectors value(i), value(i + kLanes), .. of whole lines. Past the caches only these are fast.
+template <class D>
+HWY_INLINE void put_vector(D d, hn::Vec<D> v, std::byte* out, bool stream) {
+  auto* to = reinterpret_cast<hn::TFromD<D>*>(out);
+  if (stream) {
+    hn::Stream(v, d, to);
+  } else {
+    hn::StoreU(v, d, to);
+  }
+}
+
+/// Stores the vectors value(i) and value(i + kLanes) as elements of 32 or 16 bits.
 template <class T, class F>
 HWY_INLINE void store_line(const F& value, std::byte* out, std::int64_t i, bool stream) {
-  const auto put = [&](auto d, auto v, std::int64_t offset) HWY_ATTR {
-    auto* to = reinterpret_cast<hn::TFromD<decltype(d)>*>(out + offset);
-    if (stream) {
-      hn::Stream(v, d, to);
-    } else {
-      hn::StoreU(v, d, to);
-    }
-  };
+  const auto put = [&](auto d, auto v, std::int64_t offset) HWY_ATTR { put_vector(d, v, out + offset, stream); };
   if constexpr (T::kBytes == 4) {
     const VF a = value(i), b = value(i + kLanes);
     put(df, a, 4 * i);
     put(df, b, 4 * (i + kLanes));
-  } else if constexpr (T::kBytes == 2) {
+  } else {
     const VF a = value(i), b = value(i + kLanes);
     put(du16, T::join(a, b), 2 * i);
-  } else if constexpr (T::kBytes == 1) {
-    const VF a = value(i), b = value(i + kLanes), c = value(i + 2 * kLanes), d = value(i + 3 * kLanes);
-    const VU16 low = T::join(a, b), high = T::join(c, d);
-    put(du8, hn::ConcatEven(du8, hn::BitCast(du8, high), hn::BitCast(du8, low)), i);
-  } else {
-    const auto quarter = [&](std::int64_t j) HWY_ATTR {
-      const VF a = value(j), b = value(j + kLanes), c = value(j + 2 * kLanes), d = value(j + 3 * kLanes);
-      const VU16 low = T::join(a, b), high = T::join(c, d);
-      return hn::BitCast(du8, hn::ConcatEven(du16, high, low));
-    };
-    const VU8 low = quarter(i), high = quarter(i + 4 * kLanes);
-    put(du8, hn::ConcatEven(du8, high, low), i / 2);
   }
 }
 

@@ -37,25 +37,63 @@ float load_as(const std::byte* source, std::int64_t n, float* out) {
   return hn::GetLane(hn::SumOfLanes(df, hn::Add(a, b)));
 }
 
-/// Codes of two to a byte, as e2m1 values.
+/// Codes of two to a byte, as e2m1 values; no sum.
 float load_e2m1(const std::byte* source, std::int64_t n, float* out) {
-  VF squares = hn::Zero(df);
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    alignas(64) std::byte rest[kLanes] = {};
-    if (i + kLanes <= n) {
-      const VF x = E2m1::load(source + i / 2);
-      squares = hn::MulAdd(x, x, squares);
-      hn::StoreU(x, df, out + i);
-      continue;
+  // A vector of codes from 16 bytes of them: in each lane first its byte, then its nibble at the top.
+  alignas(64) std::uint8_t bytes[32 * 4];
+  alignas(64) std::uint32_t shifts[kLanes];
+  for (int b = 0; b < 32 * 4; ++b) bytes[b] = static_cast<std::uint8_t>(b / 8);
+  for (int k = 0; k < kLanes; ++k) shifts[k] = k % 2 == 0 ? 28 : 24;
+  const hn::RebindToUnsigned<DF> du;
+  const auto places = hn::Load(du, shifts);
+  std::int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    const VU8 all = hn::LoadDup128(du8, reinterpret_cast<const std::uint8_t*>(source + i / 2));
+    for (int v = 0; v < 32; v += kLanes) {
+      const auto code = hn::Shl(hn::BitCast(du, hn::TableLookupBytes(all, hn::Load(du8, bytes + 4 * v))), places);
+      hn::StoreU(E2m1::number_of(hn::BitCast(di, code)), df, out + i + v);
     }
-    const std::int64_t left = n - i;
+  }
+  for (; i < n; i += kLanes) {
+    alignas(64) std::byte rest[kLanes] = {};
+    const std::int64_t left = n - i < kLanes ? n - i : kLanes;
     __builtin_memcpy(rest, source + i / 2, static_cast<std::size_t>((left + 1) / 2));
     if (left % 2 != 0) rest[left / 2] &= std::byte{0x0f};
-    const VF x = E2m1::load(rest);
-    squares = hn::MulAdd(x, x, squares);
-    hn::StoreU(x, df, out + i);
+    hn::StoreU(E2m1::load(rest), df, out + i);
   }
-  return hn::GetLane(hn::SumOfLanes(df, squares));
+  return 0;
+}
+
+template <class L>
+void squares_as(const std::byte* x, std::int64_t heads, std::int64_t dim, float* sums) {
+  for (std::int64_t h = 0; h < heads; ++h, x += dim * L::kBytes) {
+    VF four[4] = {hn::Zero(df), hn::Zero(df), hn::Zero(df), hn::Zero(df)};  // an addition waits for the one before
+    std::int64_t i = 0;
+    for (; i + 4 * kLanes <= dim; i += 4 * kLanes) {
+      for (int k = 0; k < 4; k += 2) {
+        const std::byte* p = x + (i + k * kLanes) * L::kBytes;
+        VF y, z;
+        if constexpr (L::kWoven) {
+          L::load_both(p, y, z);
+        } else {
+          y = L::load(p);
+          z = L::load(p + kLanes * L::kBytes);
+        }
+        four[k] = hn::MulAdd(y, y, four[k]);
+        four[k + 1] = hn::MulAdd(z, z, four[k + 1]);
+      }
+    }
+    for (; i < dim; i += kLanes) {
+      const VF y = load_part<L>(x, i, dim);
+      four[0] = hn::MulAdd(y, y, four[0]);
+    }
+    sums[h] = hn::GetLane(hn::SumOfLanes(df, hn::Add(hn::Add(four[0], four[1]), hn::Add(four[2], four[3]))));
+  }
+}
+
+void squares(Elem type, const void* x, std::int64_t heads, std::int64_t dim, float* sums) {
+  const auto* p = static_cast<const std::byte*>(x);
+  type == Elem::f32 ? squares_as<F32>(p, heads, dim, sums) : squares_as<Bf16>(p, heads, dim, sums);
 }
 
 float load(Elem type, const void* source, std::int64_t n, float* out) {
@@ -95,91 +133,127 @@ float load_sum(Elem type, const void* x, const void* residual, std::int64_t n, f
 }
 
 float centre(float* x, std::int64_t n) {
-  VF sum = hn::Zero(df);
-  for (std::int64_t i = 0; i < n; i += kLanes) sum = hn::Add(sum, load_part<F32>(reinterpret_cast<const std::byte*>(x), i, n));
-  const VF mean = hn::Set(df, hn::GetLane(hn::SumOfLanes(df, sum)) / static_cast<float>(n));
-  VF squares = hn::Zero(df);
+  VF sums[4], mean = hn::Zero(df);
+  const auto clear = [&]() HWY_ATTR {
+    for (VF& s : sums) s = hn::Zero(df);
+  };
+  const auto total = [&](float rest) HWY_ATTR {
+    return hn::GetLane(hn::SumOfLanes(df, hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3])))) + rest;
+  };
+  clear();
   std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    const VF y = hn::Sub(hn::LoadU(df, x + i), mean);
-    squares = hn::MulAdd(y, y, squares);
-    hn::StoreU(y, df, x + i);
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    for (int k = 0; k < 4; ++k) sums[k] = hn::Add(sums[k], hn::LoadU(df, x + i + k * kLanes));
   }
-  float rest = hn::GetLane(hn::SumOfLanes(df, squares));
+  for (; i < n; i += kLanes) sums[0] = hn::Add(sums[0], load_part<F32>(reinterpret_cast<const std::byte*>(x), i, n));
+  mean = hn::Set(df, total(0) / static_cast<float>(n));
+  clear();
+  const auto step = [&](std::int64_t j, VF& squares) HWY_ATTR {
+    const VF y = hn::Sub(hn::LoadU(df, x + j), mean);
+    squares = hn::MulAdd(y, y, squares);
+    hn::StoreU(y, df, x + j);
+  };
+  for (i = 0; i + 4 * kLanes <= n; i += 4 * kLanes) {
+    for (int k = 0; k < 4; ++k) step(i + k * kLanes, sums[k]);
+  }
+  for (; i + kLanes <= n; i += kLanes) step(i, sums[0]);
+  float rest = 0;
   for (; i < n; ++i) {
     x[i] -= hn::GetLane(mean);
     rest += x[i] * x[i];
   }
-  return rest;
+  return total(rest);
 }
 
-template <bool kWeight, bool kBias>
-HWY_INLINE VF scaled(const float* x, std::int64_t i, VF factor, const float* weight, const float* bias) {
-  VF y = hn::Mul(hn::LoadU(df, x + i), factor);
-  if constexpr (kWeight) y = hn::Mul(y, hn::LoadU(df, weight + i));
-  if constexpr (kBias) y = hn::Add(y, hn::LoadU(df, bias + i));
-  return y;
+/// Of head `h`: x * factor * weight + bias, a vector at a time.
+template <class L, bool kBias>
+struct ScaledHead {
+  const std::byte* x;
+  const float* weight;
+  const float* bias;
+  float factor;
+  std::int64_t dim;
+
+  HWY_INLINE ScaledHead(const std::byte* row, const Scales& s, std::int64_t h)
+      : x(row + h * s.dim * L::kBytes),
+        weight(s.weight + h * s.weight_stride),
+        bias(kBias ? s.bias + h * s.weight_stride : nullptr),
+        factor(s.factors[h]),
+        dim(s.dim) {}
+  HWY_INLINE VF of(VF y, std::int64_t i) const {
+    y = hn::Mul(hn::Mul(y, hn::Set(df, factor)), hn::LoadU(df, weight + i));
+    if constexpr (kBias) y = hn::Add(y, hn::LoadU(df, bias + i));
+    return y;
+  }
+  HWY_INLINE VF whole(std::int64_t i) const { return of(L::load(x + i * L::kBytes), i); }
+  HWY_INLINE VF part(std::int64_t i) const { return of(load_part<L>(x, i, dim), i); }
+};
+
+template <class L, class T, bool kBias>
+void scale_store_as(const std::byte* x, const Scales& s, std::byte* out, bool stream, const void* ahead) {
+  for (std::int64_t h = 0; h < s.heads; ++h) {
+    const ScaledHead<L, kBias> head(x, s, h);
+    std::byte* to = out + h * s.dim * T::kBytes;
+    const auto value = [&](std::int64_t j) HWY_ATTR { return head.whole(j); };
+    std::int64_t i = 0;
+    for (; i + kLine <= s.dim; i += kLine) {
+      bring_near(ahead, h * s.dim + i, kLine);
+      store_line<T>(value, to, i, stream);
+    }
+    for (; i < s.dim; i += kLanes) store_part<T>(head.part(i), to, i, s.dim);
+  }
 }
 
-template <class T, bool kWeight, bool kBias>
-void scale_store_as(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor, std::byte* out,
-                    bool stream, const void* ahead) {
-  const VF f = hn::Set(df, factor), d = hn::Set(df, divisor);
-  const bool divide = divisor != 1.0F;
-  const auto value = [&](std::int64_t j) HWY_ATTR {
-    const VF y = scaled<kWeight, kBias>(x, j, f, weight, bias);
-    return divide ? hn::Div(y, d) : y;
+template <class L>
+void scale_store_of(Elem type, const std::byte* x, const Scales& s, std::byte* out, bool stream, const void* ahead) {
+  const bool bias = s.bias != nullptr;
+  switch (type) {
+    case Elem::f32:
+      return bias ? scale_store_as<L, F32, true>(x, s, out, stream, ahead) : scale_store_as<L, F32, false>(x, s, out, stream, ahead);
+    case Elem::f16:
+      return bias ? scale_store_as<L, F16, true>(x, s, out, stream, ahead) : scale_store_as<L, F16, false>(x, s, out, stream, ahead);
+    default:
+      return bias ? scale_store_as<L, Bf16, true>(x, s, out, stream, ahead) : scale_store_as<L, Bf16, false>(x, s, out, stream, ahead);
+  }
+}
+
+void scale_store(Elem from, Elem type, const void* x, const Scales& s, void* out, bool stream, const void* ahead) {
+  const auto* p = static_cast<const std::byte*>(x);
+  auto* o = static_cast<std::byte*>(out);
+  const std::int64_t bytes = s.dim * (type == Elem::f32 ? 4 : 2);  // of a head: every one must begin a line
+  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0 && (s.heads == 1 || bytes % 64 == 0);
+  from == Elem::f32 ? scale_store_of<F32>(type, p, s, o, stream, ahead) : scale_store_of<Bf16>(type, p, s, o, stream, ahead);
+}
+
+/// The largest magnitude, as an integer: infinity and NaN are above all finite ones.
+template <class L, bool kBias>
+VI scale_largest_as(const std::byte* x, const Scales& s, float* out) {
+  const ScaledHead<L, kBias> head(x, s, 0);
+  VI most = hn::Zero(di);
+  const auto keep = [&](VF y, std::int64_t i) HWY_ATTR {
+    hn::StoreU(y, df, out + i);
+    most = hn::Max(most, hn::BitCast(di, hn::Abs(y)));
   };
   std::int64_t i = 0;
-  for (; i + kLine<T> <= n; i += kLine<T>) {
-    bring_near<T>(ahead, i);
-    store_line<T>(value, out, i, stream);
-  }
-  for (; i < n; i += kLanes) store_part<T>(value(i), out, i, n);
+  for (; i + kLanes <= s.dim; i += kLanes) keep(head.whole(i), i);
+  if (i < s.dim) keep(hn::IfThenElseZero(hn::FirstN(df, static_cast<std::size_t>(s.dim - i)), head.part(i)), i);
+  return most;
 }
 
-template <class T>
-void scale_store_to(const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor, std::byte* out,
-                    bool stream, const void* ahead) {
-  if (weight != nullptr && bias != nullptr) return scale_store_as<T, true, true>(x, n, factor, weight, bias, divisor, out, stream, ahead);
-  if (weight != nullptr) return scale_store_as<T, true, false>(x, n, factor, weight, bias, divisor, out, stream, ahead);
-  if (bias != nullptr) return scale_store_as<T, false, true>(x, n, factor, weight, bias, divisor, out, stream, ahead);
-  return scale_store_as<T, false, false>(x, n, factor, weight, bias, divisor, out, stream, ahead);
-}
-
-void scale_store(Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor, void* out,
-                 bool stream, const void* ahead) {
-  auto* o = static_cast<std::byte*>(out);
-  stream = stream && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
-  switch (type) {
-    case Elem::f32: return scale_store_to<F32>(x, n, factor, weight, bias, divisor, o, stream, ahead);
-    case Elem::f16: return scale_store_to<F16>(x, n, factor, weight, bias, divisor, o, stream, ahead);
-    case Elem::e4m3: return scale_store_to<E4m3>(x, n, factor, weight, bias, divisor, o, stream, ahead);
-    case Elem::e5m2: return scale_store_to<E5m2>(x, n, factor, weight, bias, divisor, o, stream, ahead);
-    case Elem::i8: return scale_store_to<I8>(x, n, factor, weight, bias, divisor, o, stream, ahead);
-    default: return scale_store_to<Bf16>(x, n, factor, weight, bias, divisor, o, stream, ahead);
-  }
-}
-
-template <bool kWeight, bool kBias>
-float scale_largest_as(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
-  const VF f = hn::Set(df, factor);
-  VI most = hn::Zero(di);
-  for (std::int64_t i = 0; i < n; i += kLanes) {
-    VF y = scaled<kWeight, kBias>(x, i, f, weight, bias);
-    if (i + kLanes > n) y = hn::IfThenElseZero(hn::FirstN(df, static_cast<std::size_t>(n - i)), y);
-    hn::StoreU(y, df, x + i);
-    const VI magnitude = hn::BitCast(di, hn::Abs(y));
-    most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(di, 0x7f800000)), magnitude));
+float scale_largest(Elem from, const void* x, const Scales& s, float* out) {
+  const auto* p = static_cast<const std::byte*>(x);
+  const bool bias = s.bias != nullptr;
+  VI most = from == Elem::f32 ? (bias ? scale_largest_as<F32, true>(p, s, out) : scale_largest_as<F32, false>(p, s, out))
+                              : (bias ? scale_largest_as<Bf16, true>(p, s, out) : scale_largest_as<Bf16, false>(p, s, out));
+  const VI infinity = hn::Set(di, 0x7f800000);
+  if (!hn::AllTrue(di, hn::Lt(most, infinity))) {
+    most = hn::Zero(di);
+    for (std::int64_t i = 0; i < s.dim; i += kLanes) {
+      const VI magnitude = hn::BitCast(di, hn::Abs(hn::LoadU(df, out + i)));
+      most = hn::Max(most, hn::IfThenElseZero(hn::Lt(magnitude, infinity), magnitude));
+    }
   }
   return hn::GetLane(hn::MaxOfLanes(df, hn::BitCast(df, most)));
-}
-
-float scale_largest(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
-  if (weight != nullptr && bias != nullptr) return scale_largest_as<true, true>(x, n, factor, weight, bias);
-  if (weight != nullptr) return scale_largest_as<true, false>(x, n, factor, weight, bias);
-  if (bias != nullptr) return scale_largest_as<false, true>(x, n, factor, weight, bias);
-  return scale_largest_as<false, false>(x, n, factor, weight, bias);
 }
 
 /// One pass over two rows: the next one is brought in while the one before it is scaled and stored, so that memory is never idle. Without a
@@ -215,7 +289,7 @@ float norm_step_as(const NormStep& s, std::int64_t n) {
   };
   const auto step = [&](std::int64_t i) HWY_ATTR { return value(i, bring(i)); };
   std::int64_t i = 0;
-  for (; i + kLine<T> <= n; i += kLine<T>) store_line<T>(step, out, i, stream);
+  for (; i + kLine <= n; i += kLine) store_line<T>(step, out, i, stream);
   for (; i < n; i += kLanes) store_part<T>(step(i), out, i, n);
   return hn::GetLane(hn::SumOfLanes(df, squares));
 }
@@ -229,30 +303,45 @@ float norm_step(Elem type, const NormStep& step, std::int64_t n) {
   }
 }
 
-void scale(float* x, std::int64_t n, float factor, const float* weight, const float* bias) {
-  scale_store_to<F32>(x, n, factor, weight, bias, 1.0F, reinterpret_cast<std::byte*>(x), false, nullptr);
+/// Pairs that lie side by side: x cos + (neighbour) (-sin or sin), the two factors laid out once for all heads.
+void rotate_neighbours(float* x, std::int64_t heads, std::int64_t stride, std::int64_t pairs, const float* cos, const float* sin) {
+  constexpr std::int64_t kPairs = 64;
+  alignas(64) float factors[2 * kPairs + kLanes], turned[2 * kPairs + kLanes];
+  for (std::int64_t first = 0; first < pairs; first += kPairs) {
+    const std::int64_t count = pairs - first < kPairs ? pairs - first : kPairs;
+    for (std::int64_t i = 0; i < count; ++i) {
+      factors[2 * i] = factors[2 * i + 1] = cos[first + i];
+      turned[2 * i] = -sin[first + i];
+      turned[2 * i + 1] = sin[first + i];
+    }
+    for (std::int64_t h = 0; h < heads; ++h) {
+      auto* y = reinterpret_cast<std::byte*>(x + h * stride + 2 * first);
+      for (std::int64_t i = 0; i < 2 * count; i += kLanes) {
+        const VF v = load_part<F32>(y, i, 2 * count);
+        const VF other = hn::Mul(hn::Shuffle2301(v), hn::LoadU(df, turned + i));
+        store_part<F32>(hn::MulAdd(v, hn::LoadU(df, factors + i), other), y, i, 2 * count);
+      }
+    }
+  }
 }
 
-void rotate(abi::Rotation rotation, float* x, std::int64_t pairs, const float* cos, const float* sin) {
-  if (rotation == abi::Rotation::interleaved) {
-    for (std::int64_t i = 0; i < pairs; ++i) {
-      const float a = x[2 * i], b = x[2 * i + 1];
-      x[2 * i] = a * cos[i] - b * sin[i];
-      x[2 * i + 1] = a * sin[i] + b * cos[i];
+void rotate(abi::Rotation rotation, float* x, std::int64_t heads, std::int64_t stride, std::int64_t pairs, const float* cos,
+            const float* sin) {
+  if (rotation == abi::Rotation::interleaved) return rotate_neighbours(x, heads, stride, pairs, cos, sin);
+  for (std::int64_t h = 0; h < heads; ++h) {
+    float* y = x + h * stride;
+    float* z = y + pairs;
+    std::int64_t i = 0;
+    for (; i + kLanes <= pairs; i += kLanes) {
+      const VF a = hn::LoadU(df, y + i), b = hn::LoadU(df, z + i), c = hn::LoadU(df, cos + i), s = hn::LoadU(df, sin + i);
+      hn::StoreU(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), df, y + i);
+      hn::StoreU(hn::Add(hn::Mul(a, s), hn::Mul(b, c)), df, z + i);
     }
-    return;
-  }
-  float* y = x + pairs;
-  std::int64_t i = 0;
-  for (; i + kLanes <= pairs; i += kLanes) {
-    const VF a = hn::LoadU(df, x + i), b = hn::LoadU(df, y + i), c = hn::LoadU(df, cos + i), s = hn::LoadU(df, sin + i);
-    hn::StoreU(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), df, x + i);
-    hn::StoreU(hn::Add(hn::Mul(a, s), hn::Mul(b, c)), df, y + i);
-  }
-  for (; i < pairs; ++i) {
-    const float a = x[i], b = y[i];
-    x[i] = a * cos[i] - b * sin[i];
-    y[i] = a * sin[i] + b * cos[i];
+    for (; i < pairs; ++i) {
+      const float a = y[i], b = z[i];
+      y[i] = a * cos[i] - b * sin[i];
+      z[i] = a * sin[i] + b * cos[i];
+    }
   }
 }
 
@@ -278,9 +367,9 @@ void flush() { hwy::FlushStream(); }
 
 void set_rows(Kernels& k) {
   k.load = load;
+  k.squares = squares;
   k.load_sum = load_sum;
   k.centre = centre;
-  k.scale = scale;
   k.scale_largest = scale_largest;
   k.scale_store = scale_store;
   k.norm_step = norm_step;

@@ -25,9 +25,21 @@ struct NormStep {
   bool stream = false;
 };
 
+/// x [heads, dim] becomes x * factors[head] * weight + bias (null: 0).
+struct Scales {
+  std::int64_t heads = 1;
+  std::int64_t dim = 0;
+  const float* factors = nullptr;
+  const float* weight = nullptr;  // of the first head
+  const float* bias = nullptr;
+  std::int64_t weight_stride = 0;  // between heads
+};
+
 struct Kernels {
-  /// Dense elements of any type as f32 (4-bit: from an even element on); returns the sum of their squares.
+  /// Dense elements of any type as f32; returns the sum of their squares (of 4 bits: from an even element on, and no sum).
   float (*load)(abi::Elem type, const void* source, std::int64_t n, float* out);
+  /// The sum of the squares of each head of [heads, dim]. Here and in what scales, `type` and `from` are f32 or bf16.
+  void (*squares)(abi::Elem type, const void* x, std::int64_t heads, std::int64_t dim, float* sums);
   /// x + residual, also stored as `type` (which may be either source) where `sum` is not null; returns the sum of squares.
   float (*load_sum)(abi::Elem type, const void* x, const void* residual, std::int64_t n, float* out, void* sum);
   /// An activation of two rows, stored as `to`: `from` or f32. Interleaved: of the even and odd elements of the first. `stream`: past the
@@ -36,26 +48,29 @@ struct Kernels {
                    float alpha, float limit, void* out, bool stream);
   /// Subtracts the mean; returns the sum of squares of what is left.
   float (*centre)(float* x, std::int64_t n);
-  /// x * factor * weight + bias; null: 1, 0.
-  void (*scale)(float* x, std::int64_t n, float factor, const float* weight, const float* bias);
-  /// The same; returns the largest finite magnitude.
-  float (*scale_largest)(float* x, std::int64_t n, float factor, const float* weight, const float* bias);
-  /// Codes of the same / divisor (not divided by 1), of any type but 4-bit ones.
-  void (*scale_store)(abi::Elem type, const float* x, std::int64_t n, float factor, const float* weight, const float* bias, float divisor,
-                      void* out, bool stream, const void* ahead);
+  /// Scaled and stored as elements of 32 or 16 bits, which may take the place of `x` where they are of its type.
+  void (*scale_store)(abi::Elem from, abi::Elem type, const void* x, const Scales& scales, void* out, bool stream, const void* ahead);
+  /// Of one head, as f32; returns the largest finite magnitude.
+  float (*scale_largest)(abi::Elem from, const void* x, const Scales& scales, float* out);
   /// A plain RMSNorm's step (NormStep), all of one type; returns the next row's sum of squares.
   float (*norm_step)(abi::Elem type, const NormStep& step, std::int64_t n);
-  /// Rotates the pairs of x [2 pairs].
-  void (*rotate)(abi::Rotation rotation, float* x, std::int64_t pairs, const float* cos, const float* sin);
+  /// Rotates the pairs of x [heads, 2 pairs], whose heads are `stride` apart.
+  void (*rotate)(abi::Rotation rotation, float* x, std::int64_t heads, std::int64_t stride, std::int64_t pairs, const float* cos,
+                 const float* sin);
   /// The largest finite |x|, 0 where there is none. Here and below `from` is f32, f16 or bf16.
   float (*largest)(abi::Elem from, const void* x, std::int64_t n);
   /// Codes of x / scale (not divided by 1), dense: any type; 4-bit rows begin at an even element and end with a high nibble of 0.
   /// `ahead`, here and below: null, or n elements of 16 bits that are read next, brought near meanwhile.
   void (*store)(abi::Elem from, abi::Elem type, const void* x, std::int64_t n, float scale, void* out, bool stream, const void* ahead);
   /// Codes of blocks (rows.h: block_of) with scales computed for each; `scales`: dense e8m0 or e4m3 codes, or f32, one a block.
-  /// `scratch` has room for n / 16 + 2 kPad numbers.
+  /// `scratch` has room for 2 (n / 16 + kPad) numbers.
   void (*store_blocks)(abi::Elem from, abi::Elem type, abi::Scaling scaling, const void* x, std::int64_t n, float global, void* out,
                        void* scales, float* scratch, bool stream, const void* ahead);
+  /// most[b] becomes the largest finite |x| of block b of 128, where that is above it.
+  void (*raise_largest)(abi::Elem from, const void* x, std::int64_t n, float* most);
+  /// Codes of 8 bits relative to a divisor for each 128 elements; `divisors` has room for 2 (n / 128 + kPad) numbers.
+  void (*store_divided)(abi::Elem from, abi::Elem type, const void* x, std::int64_t n, float* divisors, void* out, bool stream,
+                        const void* ahead);
   /// x times the scale of its block, as f32, f16 or bf16. `block`: a power of two, at least 16.
   void (*scale_blocks)(abi::Elem type, const float* x, std::int64_t n, const float* scales, std::int64_t block, void* out, bool stream);
   /// Bit i of `out` is bytes[i] != 0, the lowest (or highest) bit of a byte first; n bytes.
