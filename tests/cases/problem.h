@@ -547,13 +547,12 @@ inline void Problem::fill_plane(std::size_t s, const PlaneShape& p) {
 
 // ------------------------------------------------------------------------------------------------ reference and run
 
-/// The reference's rows, [token, query head].
 /// Whether a family's kernels have K and V as what code times scale, a product in f32, rounds to in bf16.
 inline bool rounds_keys(std::string_view family, const AttentionSpec& spec) {
   return family == "wgmma" && spec.k_scale == ScaleGranularity::token_group;
 }
 
-/// rounded: of such kernels.
+/// The reference's rows, [token, query head]. rounded: of such kernels.
 inline std::vector<ref::RowResult> reference(const Problem& p, bool rounded = false) {
   const AttentionSpec& spec = p.spec;
   ref::Rules rules{.variant = &spec.variant,
