@@ -251,22 +251,10 @@ TEST(SamplingShortlist, TiesTakeOnePass) {
 
 /// Rows of any spread, place and grain, with some large entries.
 TEST(SamplingShortlist, RandomRows) {
-  constexpr std::int64_t kRows = 3;
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
   for (int turn = 0; turn < 16; ++turn) {
-    const std::int64_t vocab = 20480 + random() % 40000;
-    const float spread = std::exp(normal(random)), middle = turn % 3 == 0 ? 0.0F : 20 * normal(random),
-                grain = turn % 4 == 0 ? 0.05F : 0.0F;
-    Rows<float> rows(kRows, vocab, random() % 4);
-    for (std::int64_t r = 0; r < kRows; ++r) {
-      for (std::int64_t i = 0; i < vocab; ++i) {
-        const float x = spread * normal(random) + middle;
-        rows.set(r, i, grain > 0 ? std::round(x / grain) * grain : x);
-      }
-      for (std::int64_t i = 0; i < 8 * r; ++i)
-        rows.set(r, static_cast<std::int64_t>(random()) % vocab, middle + 5 * spread + std::fabs(normal(random)));
-    }
+    Rows<float> rows = emulator::rows_of_any_spread(3, turn, random, normal);
     Rows<float> probs = as_probs(rows);
     SampleArgs args;
     args.top_k = turn % 5 == 4 ? 0 : 1 + static_cast<std::int64_t>(random() % (turn % 2 == 0 ? 3000 : 60));

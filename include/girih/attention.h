@@ -287,7 +287,7 @@ struct AttentionArgs {
   std::span<const ParamValue> params{};     ///< values of run-time parameters
   TensorView o{};                           ///< [num_tokens, num_qo_heads, head_dim_vo], last dim dense; every element is written
   TensorView lse{};                         ///< f32 [num_tokens, num_qo_heads] where the spec asks for it
-  /// O of e4m3 or e5m2: f32 [1], finite and > 0; O holds the codes nearest to value / o_scale, saturated. Not given: 1.
+  /// O of e4m3 or e5m2: f32 [1], > 0 and finite, as its inverse; O holds the codes nearest to value / o_scale, saturated. Not given: 1.
   TensorView o_scale{};
   /// 64-byte aligned; contents need not be initialised. CPU: >= plan.info().workspace_bytes; CUDA: >= schedule.workspace_bytes().
   std::span<std::byte> workspace{};

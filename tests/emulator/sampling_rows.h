@@ -61,6 +61,22 @@ Rows<T> odd_rows(std::int64_t vocab, unsigned seed, std::int64_t gap = 0, std::i
   return rows;
 }
 
+/// Rows of any spread, place, grain and length from 20,480 on, with some large entries.
+inline Rows<float> rows_of_any_spread(std::int64_t count, int turn, std::mt19937& random, std::normal_distribution<float>& normal) {
+  const std::int64_t vocab = 20480 + random() % 40000;
+  const float spread = std::exp(normal(random)), middle = turn % 3 == 0 ? 0.0F : 20 * normal(random), grain = turn % 4 == 0 ? 0.05F : 0.0F;
+  Rows<float> rows(count, vocab, random() % 4);
+  for (std::int64_t r = 0; r < count; ++r) {
+    for (std::int64_t i = 0; i < vocab; ++i) {
+      const float x = spread * normal(random) + middle;
+      rows.set(r, i, grain > 0 ? std::round(x / grain) * grain : x);
+    }
+    for (std::int64_t i = 0; i < 8 * r; ++i)
+      rows.set(r, static_cast<std::int64_t>(random()) % vocab, middle + 5 * spread + std::fabs(normal(random)));
+  }
+  return rows;
+}
+
 template <typename T>
 Rows<T> as_probs(Rows<T> rows) {
   for (std::int64_t r = 0; r < rows.rows; ++r) {

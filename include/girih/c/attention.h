@@ -280,7 +280,7 @@ typedef struct girih_attention_args {
   int64_t workspace_bytes;               ///< CPU: >= the plan info's; CUDA: >= the schedule info's
   void* stream;                          ///< CUDA: a CUstream or cudaStream_t; NULL = the default stream
   const girih_device_plan* device_plan;  ///< CUDA: holds `plan`
-  /// O of e4m3 or e5m2: f32 [1], finite and > 0; O holds the codes nearest to value / o_scale, saturated. Rank 0: 1.
+  /// O of e4m3 or e5m2: f32 [1], > 0 and finite, as its inverse; O holds the codes nearest to value / o_scale, saturated. Rank 0: 1.
   girih_tensor o_scale;
 } girih_attention_args;
 GIRIH_API girih_status girih_attention_args_init(girih_attention_args* out, uint64_t struct_size);

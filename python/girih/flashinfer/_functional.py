@@ -12,7 +12,7 @@ import girih
 from ._kv import NO_SCALES, Scales, is_quantised, ragged_store, run_form
 from ._masks import packed_mask
 from ._planner import Batch, Limits, Planner, planner_of_thread
-from ._problem import _FP8, Hooks, Problem, compute_dtype, refuse
+from ._problem import _FP8, Hooks, Problem, compute_query, refuse
 from ._wrapper import check_layout
 
 __all__ = ["single_attention"]
@@ -97,7 +97,7 @@ def single_attention(
     )
     if run_params:
         params.update(run_params)
-    query = q.to(compute_dtype(q.dtype, o_dtype)) if q.dtype in _FP8 else q
+    query = compute_query(q, o_dtype)
     store = ragged_store(k, v, kv_layout, problem, stored)
     return planner.ready(form).run(query, store, params=params or None)
 

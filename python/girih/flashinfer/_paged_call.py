@@ -16,7 +16,7 @@ import girih
 
 from ._kv import Scales, is_quantised, paged_store, run_form
 from ._planner import Batch, IndexArray, Limits, host_array, planner_of_thread
-from ._problem import _FP8, Form, Problem, compute_dtype, refuse, torch_dtype
+from ._problem import _FP8, Form, Problem, compute_query, refuse, torch_dtype
 from ._wrapper import check_layout
 
 __all__ = ["PagedCall", "form_of_call", "output_dtype", "paged_attention", "refuse_all"]
@@ -126,7 +126,7 @@ def paged_attention(call: PagedCall) -> Any:
     if call.mask is not None:
         params = {**(params or {}), **_draft_params(call.function, call.mask, need.tokens, need.qo_len)}
     store = paged_store((k, v), call.kv_layout, problem, stored)
-    query = q.to(compute_dtype(q.dtype, problem.o_dtype)) if q.dtype in _FP8 else q
+    query = compute_query(q, problem.o_dtype)
     indices = tables.reshape(-1)
     if indices.dtype != torch.int32:
         indices = indices.to(torch.int32)

@@ -174,6 +174,11 @@ def compute_dtype(dtype: torch.dtype, o_dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
+def compute_query(q: torch.Tensor, o_dtype: torch.dtype) -> torch.Tensor:
+    """A query in that dtype: one-byte queries become 16-bit numbers of equal value."""
+    return q.to(compute_dtype(q.dtype, o_dtype)) if q.dtype in _FP8 else q
+
+
 def _mask(problem: Problem) -> Any:
     left, right = problem.window_left, problem.window_right
     if problem.hooks is not None:

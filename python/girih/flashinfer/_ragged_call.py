@@ -15,7 +15,7 @@ import girih
 from ._kv import ragged_store
 from ._paged_call import form_of_call, output_dtype, refuse_all
 from ._planner import Batch, IndexArray, Limits, host_array, planner_of_thread
-from ._problem import _FP8, Problem, compute_dtype
+from ._problem import Problem, compute_query
 from ._wrapper import check_backend
 
 __all__ = ["trtllm_ragged_attention_deepseek"]
@@ -114,6 +114,6 @@ def trtllm_ragged_attention_deepseek(
     kind = "base2" if return_lse or lse is not None else "none"
     form, stored, params = form_of_call(problem, kind, bmm1_scale, bmm2_scale, attention_sinks, query.device, "NHD")
     store = ragged_store(key, value, "NHD", problem, stored)
-    q = query.to(compute_dtype(query.dtype, problem.o_dtype)) if query.dtype in _FP8 else query
+    q = compute_query(query, problem.o_dtype)
     result = planner.ready(form).run(q, store, out=out, lse=lse, params=params)
     return result if return_lse or kind == "none" else result[0]

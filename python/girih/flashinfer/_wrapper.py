@@ -13,7 +13,7 @@ import torch
 
 from ._kv import NO_SCALES, NO_STORE_SCALES, Scales, paged_store, run_form
 from ._planner import Batch, IndexArray, Limits, Planner, host_array
-from ._problem import _FP8, Form, Hooks, Problem, compute_dtype, refuse, torch_dtype
+from ._problem import _FP8, Form, Hooks, Problem, compute_query, refuse, torch_dtype
 
 __all__ = ["AttentionWrapper", "older_names"]
 
@@ -142,7 +142,7 @@ class AttentionWrapper:
             raise ValueError(
                 f"The dtype of q {q.dtype} does not match the q_data_type {problem.q_dtype} specified in plan function."
             )
-        return q.to(compute_dtype(q.dtype, problem.o_dtype)) if q.dtype in _FP8 else q
+        return compute_query(q, problem.o_dtype)
 
     def _compute(
         self,
